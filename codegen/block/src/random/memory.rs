@@ -79,7 +79,8 @@ impl Generator<'_, '_> {
         b.map(ScalarFn::RemFloor, &[any, len])
     }
 
-    /// `base + sum of stride * index` over the axes, in or out of bounds.
+    /// `base + sum of stride * index` over the axes, in or out of bounds; along an axis there may be another number in the place of the
+    /// index, as where rows are gathered, which other loads find.
     fn affine(&mut self, b: &mut Builder, ty: &Type) -> Result<Value> {
         let elem = ty.elem().unwrap_or(Elem::I32);
         let step = self.choices.of([0, 1, 3, 64]);
@@ -95,11 +96,34 @@ impl Generator<'_, '_> {
         let mut dense = 1;
         for axis in (0..ty.rank()).rev() {
             let stride = self.choices.of([dense, dense, dense, 0, 1, 3, -1, 100]);
-            let term = along_axis(b, ty, axis, stride)?;
+            let index = match self.choices.chance(20) {
+                true => self.place(b, ty.shape[axis])?,
+                false => b.range(0, ty.shape[axis])?,
+            };
+            let term = along_axis(b, ty, axis, (index, stride))?;
             sum = b.map(ScalarFn::Add, &[sum, term])?;
             dense *= i64::from(ty.shape[axis]);
         }
         b.cast(sum, elem)
+    }
+
+    /// Small numbers, so many of them: digits of an index, or of what there is.
+    fn place(&mut self, b: &mut Builder, extent: u32) -> Result<Value> {
+        let ty = Type::tile(Elem::I32, &[extent]);
+        let any = match self.choices.chance(50) {
+            true => {
+                let index = b.range(0, extent)?;
+                let unit = self.choices.of([3, 2, 12]);
+                let unit = b.constant(Literal::int(Elem::I32, unit), &ty.shape);
+                b.map(ScalarFn::DivFloor, &[index, unit])?
+            }
+            false => self.get(b, &ty)?,
+        };
+        let end = self.choices.of([2, 5, 16, 100]);
+        let end = b.constant(Literal::int(Elem::I32, end), &ty.shape);
+        let place = b.map(ScalarFn::RemFloor, &[any, end])?;
+        self.pool.push(place);
+        Ok(place)
     }
 
     /// Buffers that are read at the start and written at the end, at the same places.
@@ -133,7 +157,8 @@ impl Generator<'_, '_> {
         }
         let mut offsets = b.splat(base, &ty.shape)?;
         for (axis, stride) in self.dense_strides(ty, spread).into_iter().enumerate() {
-            let term = along_axis(b, ty, axis, stride)?;
+            let index = b.range(0, ty.shape[axis])?;
+            let term = along_axis(b, ty, axis, (index, stride))?;
             offsets = b.map(ScalarFn::Add, &[offsets, term])?;
         }
         if self.choices.chance(20) {
@@ -199,18 +224,16 @@ impl Generator<'_, '_> {
     }
 }
 
-/// `stride * index along axis` for every element of an `i32` tile of the shape of `ty`.
-fn along_axis(b: &mut Builder, ty: &Type, axis: usize, stride: i64) -> Result<Value> {
-    let extent = ty.shape[axis];
-    let mut index = b.range(0, extent)?;
-    let stride = b.constant(Literal::int(Elem::I32, stride), &[extent]);
-    index = b.map(ScalarFn::Mul, &[index, stride])?;
+/// `stride * index` along an axis, of `i32`, for every element of a tile of the shape of `ty`.
+fn along_axis(b: &mut Builder, ty: &Type, axis: usize, (index, stride): (Value, i64)) -> Result<Value> {
+    let stride = b.constant(Literal::int(Elem::I32, stride), &[ty.shape[axis]]);
+    let mut term = b.map(ScalarFn::Mul, &[index, stride])?;
     for other in 0..ty.rank() {
         if other != axis {
-            index = b.expand_dims(index, other as u8)?;
+            term = b.expand_dims(term, other as u8)?;
         }
     }
-    if ty.rank() > 1 { b.broadcast(index, &ty.shape) } else { Ok(index) }
+    if ty.rank() > 1 { b.broadcast(term, &ty.shape) } else { Ok(term) }
 }
 
 fn in_bounds(b: &mut Builder, offsets: Value, ty: &Type, len: usize) -> Result<Value> {
