@@ -154,6 +154,12 @@ pub(crate) trait Arithmetic {
 
     /// How many elements are combined.
     fn extent(&self) -> i64;
+
+    /// By what a sum of exponentials below one base is multiplied to be one below another; of an element, its own.
+    fn exp_below(&mut self, own: &Self::Value, base: &Self::Value) -> Result<Self::Value, Self::Error> {
+        let below = self.map(ScalarFn::Sub, &[own, base])?;
+        self.map(ScalarFn::Exp, &[&below])
+    }
 }
 
 /// What sums relative to a base are multiplied by where elements join that have a base of their own.
@@ -248,8 +254,8 @@ impl Combiner {
     ) -> Result<Rebased<A::Value>, A::Error> {
         let base = self.joined(a, so_far, value)?;
         let to = self.finite_base(a, &base)?;
-        let weights = factor(a, value, &to)?;
-        let factor = so_far.map(|own| factor(a, own, &to)).transpose()?;
+        let weights = a.exp_below(value, &to)?;
+        let factor = so_far.map(|own| a.exp_below(own, &to)).transpose()?;
         Ok(Rebased { base, weights, factor })
     }
 
@@ -267,7 +273,7 @@ impl Combiner {
     fn corrected<A: Arithmetic>(self, a: &mut A, tuple: &[A::Value], base: &A::Value) -> One<A> {
         let [own, member] = tuple else { return Ok(tuple[0].clone()) };
         if self == Combiner::MaxSumExp {
-            let factor = factor(a, own, base)?;
+            let factor = a.exp_below(own, base)?;
             return match a.known(member).is_some_and(|l| l.as_f64() == 1.0) {
                 true => Ok(factor),
                 false => a.map(ScalarFn::Mul, &[member, &factor]),
@@ -295,12 +301,6 @@ impl Combiner {
         let infinity = number(a, base, f64::NEG_INFINITY);
         a.map(ScalarFn::Eq, &[base, &infinity])
     }
-}
-
-/// By what a sum of exponentials below one base is multiplied to be one below another.
-fn factor<A: Arithmetic>(a: &mut A, own: &A::Value, base: &A::Value) -> One<A> {
-    let below = a.map(ScalarFn::Sub, &[own, base])?;
-    a.map(ScalarFn::Exp, &[&below])
 }
 
 fn number<A: Arithmetic>(a: &mut A, like: &A::Value, value: f64) -> A::Value {

@@ -89,7 +89,7 @@ impl Writer<'_> {
     }
 
     fn step(&self, number: usize, state: Option<&State>, keys: Axis) -> State {
-        let online = online::Step::of(state, self.scores(number, keys), 0);
+        let online = online::Step::of(state, self.scores(number, keys), 0, None);
         let values = self.member.v.block(keys, self.depth).load();
         let here = (online.weights.col() * values.cast(self.member.sum)).sum(0);
         let out = match state.zip(online.factor) {

@@ -72,26 +72,11 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// A step with scores whose keys lie along an axis.
-    pub(super) fn of(state: Option<&State>, scores: Tile, axis: usize) -> Step {
-        let Rebased { base: most, weights, factor } = rebased(state.map(|state| state.most), scores, axis);
-        let here = weights.sum(axis);
-        let before = state.zip(factor);
-        let sum = before.map_or(here, |(state, factor)| fma(state.sum, factor, here));
-        Step { most, sum, weights, factor }
-    }
-
-    /// The same of scores that are yet to be multiplied by a positive number, with the largest one in units of `log2(e)`: as powers of
-    /// two, whose exponents are a multiplication and an addition.
-    pub(super) fn of_scaled(state: Option<&State>, scores: Tile, scale: f64, axis: usize) -> Step {
-        let scale = scale * std::f64::consts::LOG2_E;
-        let power = |x: Tile| map(ScalarFn::Exp2ApproxFtz, [x.into()]);
-        let largest = scores.max(axis) * scale;
-        let most = state.map_or(largest, |state| state.most.maximum(largest));
-        // A query that saw no key yet.
-        let base = select(most.eq(f64::NEG_INFINITY), 0.0, most);
-        let weights = power(fma(scores, scale, -base.expand_dims(axis)));
-        let factor = state.map(|state| power(state.most - base));
+    /// A step with scores whose keys lie along an axis. Those that are yet to be multiplied by a positive number, the scale, are
+    /// exponents of two, with the largest one in units of `log2(e)`.
+    pub(super) fn of(state: Option<&State>, scores: Tile, axis: usize, scale: Option<f64>) -> Step {
+        let along = Along { axis, log2_scale: scale.map(|scale| scale * std::f64::consts::LOG2_E) };
+        let Rebased { base: most, weights, factor } = rebased(state.map(|state| state.most), scores, along);
         let here = weights.sum(axis);
         let before = state.zip(factor);
         let sum = before.map_or(here, |(state, factor)| fma(state.sum, factor, here));
@@ -100,11 +85,16 @@ impl Step {
 }
 
 /// What scores along an axis make of the largest so far, and by what the sums below each are multiplied.
-pub(super) fn rebased(so_far: Option<Tile>, scores: Tile, axis: usize) -> Rebased<Tile> {
+fn rebased(so_far: Option<Tile>, scores: Tile, mut along: Along) -> Rebased<Tile> {
     let so_far = so_far.map(Operand::from);
     let Ok(Rebased { base, weights, factor }) =
-        Combiner::MaxSumExp.rebased(&mut Along(axis), so_far.as_ref(), &scores.into());
+        Combiner::MaxSumExp.rebased(&mut along, so_far.as_ref(), &scores.into());
     Rebased { base: tile(base), weights: tile(weights), factor: factor.map(tile) }
+}
+
+/// By what sums are multiplied, of parts whose largest scores lie along an axis.
+pub(super) fn factors(most: Tile, axis: usize) -> Tile {
+    rebased(None, most, Along { axis, log2_scale: None }).weights
 }
 
 fn tile(operand: Operand) -> Tile {
@@ -115,20 +105,27 @@ fn tile(operand: Operand) -> Tile {
 }
 
 /// Elements of tiles along an axis; what is the same for all of them lacks it.
-struct Along(usize);
+struct Along {
+    axis: usize,
+    /// What elements are yet to be multiplied by, to be exponents of two: a multiplication and an addition for each.
+    log2_scale: Option<f64>,
+}
+
+fn rank(operand: &Operand) -> usize {
+    match operand {
+        Operand::Tile(tile) => tile.shape().len(),
+        Operand::Number(_) => 0,
+    }
+}
 
 impl Arithmetic for Along {
     type Value = Operand;
     type Error = Infallible;
 
     fn map(&mut self, function: ScalarFn, args: &[&Operand]) -> Result<Operand, Infallible> {
-        let rank = |operand: &Operand| match operand {
-            Operand::Tile(tile) => tile.shape().len(),
-            Operand::Number(_) => 0,
-        };
         let most = args.iter().map(|arg| rank(arg)).max().unwrap_or(0);
         let beside = |arg: &Operand| match arg {
-            Operand::Tile(tile) if (1..most).contains(&rank(arg)) => tile.expand_dims(self.0).into(),
+            Operand::Tile(tile) if (1..most).contains(&rank(arg)) => tile.expand_dims(self.axis).into(),
             _ => *arg,
         };
         Ok(Operand::Tile(match *args {
@@ -155,7 +152,19 @@ impl Arithmetic for Along {
     }
 
     fn reduce(&mut self, function: ReduceFn, operand: &Operand) -> Result<Operand, Infallible> {
-        Ok(tile(*operand).reduce(function, self.0, None).into())
+        let reduced = tile(*operand).reduce(function, self.axis, None);
+        Ok(self.log2_scale.map_or(reduced, |scale| reduced * scale).into())
+    }
+
+    fn exp_below(&mut self, own: &Operand, base: &Operand) -> Result<Operand, Infallible> {
+        let Some(scale) = self.log2_scale else {
+            let below = self.map(ScalarFn::Sub, &[own, base])?;
+            return self.map(ScalarFn::Exp, &[&below]);
+        };
+        let is_element = rank(own) > rank(base);
+        let (own, base) = (tile(*own), tile(*base));
+        let exponent = if is_element { fma(own, scale, -base.expand_dims(self.axis)) } else { own - base };
+        Ok(map(ScalarFn::Exp2ApproxFtz, [exponent.into()]).into())
     }
 
     fn extent(&self) -> i64 {

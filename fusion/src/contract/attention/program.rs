@@ -185,7 +185,7 @@ impl Writer<'_> {
     fn step(&self, state: Option<&State>, step: Step) -> State {
         let end = step.ragged.then_some(self.attention.keys);
         let keys = self.member.keys(step.first, step.extent, end);
-        let online = online::Step::of(state, self.scores(keys, step.diagonal), 0);
+        let online = online::Step::of(state, self.scores(keys, step.diagonal), 0, None);
         let sum = |(at, &span): (usize, &Span)| {
             let before = match (state, online.factor) {
                 (Some(state), Some(factor)) => state.out[at] * factor.row(),

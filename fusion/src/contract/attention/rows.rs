@@ -113,10 +113,7 @@ impl Writer<'_> {
     fn step(&self, state: Option<&State>, step: Step) -> State {
         let keys = self.member.keys(step.first, step.extent, step.ragged.then_some(self.attention.keys));
         let scores = self.scores(keys, step);
-        let online = match self.scale_of_powers() {
-            Some(scale) => online::Step::of_scaled(state, scores, scale, 1),
-            None => online::Step::of(state, scores, 1),
-        };
+        let online = online::Step::of(state, scores, 1, self.scale_of_powers());
         let weights = online.weights.cast(self.attention.elem);
         let sum = |(at, &span): (usize, &Span)| {
             let before = match state.zip(online.factor) {

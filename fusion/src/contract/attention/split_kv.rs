@@ -15,7 +15,7 @@ use tilefuse_block::{Elem, Program};
 use super::blocks::{Blocks, fits};
 use super::call::Attention;
 use super::kv_splits::{KvSplits, behind, left_by_split, written};
-use super::online::{inverse, rebased};
+use super::online::{factors, inverse};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::contract::accesses::{Accesses, Matrix};
 use crate::contract::call_kernels::OperandKernel;
@@ -103,7 +103,7 @@ fn combine(
             |first: i64, other: f64| (parts + first + query).block(&[(range, each)]).load_or(other);
         let [maxima, sums] = behind(attention);
         let (most, sum) = (of_query(maxima, f64::NEG_INFINITY), of_query(sums, 0.0));
-        let factor: Tile = rebased(None, most, 0).weights;
+        let factor: Tile = factors(most, 0);
         let inverse = inverse((sum * factor).sum(0), attention);
         let batch = unravel(member, &attention.batch);
         let [down, _] = attention.out;
