@@ -53,7 +53,7 @@ fn by_channels(graph: &mut Graph, id: NodeId, dims: &[u8], profile: &Profile) ->
     }
     let sources = operands.iter().map(|&operand| match known(graph, operand) {
         Some(_) => Some(operand),
-        None => in_memory(graph, operand, groups * each),
+        None => in_memory(graph, operand, (images, groups * each)),
     });
     let sources = sources.collect::<Option<Members<ValueRef>>>()?;
     let run = sources.iter().zip(&operands).filter(|(source, operand)| source != operand);
@@ -76,15 +76,16 @@ fn by_channels(graph: &mut Graph, id: NodeId, dims: &[u8], profile: &Profile) ->
     in_steps(graph, id, &sources, steps)
 }
 
-/// The value in channels-last of which another one is the groups of so many channels in all.
-fn in_memory(graph: &Graph, value: ValueRef, channels: i64) -> Option<ValueRef> {
+/// The value in channels-last of which another one is the groups of so many images of so many channels in all.
+fn in_memory(graph: &Graph, value: ValueRef, (count, channels): (i64, i64)) -> Option<ValueRef> {
     let operand = |value: ValueRef| graph.operands(value.node).first().copied();
     let Op::View(View::Reshape) = &graph.node(value.node).op else { return None };
     let images = operand(value)?;
     let Op::View(View::Permute(order)) = &graph.node(images.node).op else { return None };
     let layout = ResultLayout::channels_last(&graph.ty(images).shape, true)?;
     let memory = operand(images).filter(|_| *order == layout.permutation)?;
-    let whole = graph.ty(memory).shape.last() == Some(&channels);
+    let shape = &graph.ty(memory).shape;
+    let whole = shape.first() == Some(&count) && shape.last() == Some(&channels);
     (whole && graph.ty(memory).is_contiguous()).then_some(memory)
 }
 
@@ -149,6 +150,27 @@ mod tests {
             let plan = pipeline::plan(&split(shape, 4), &gpu()).unwrap();
             assert_eq!(plan.kernel_count(), 3, "{plan}");
             check(&plan);
+        }
+    }
+
+    /// Groups through which images are one, or are several, are not channels of an image.
+    #[test]
+    fn groups_of_other_images_are_not_split() {
+        for [images, groups, each, positions] in [[1, 8, 3, 70], [4, 2, 12, 35]] {
+            let grouped = format!("f32[{images},{groups},{each},{positions}]");
+            let text = format!(
+                "graph {{
+                   %0 = input 0 : f32[2,7,5,{0}]
+                   %1 = view permute[0,3,1,2](%0) : f32[2,{0},7,5]
+                   %2 = view reshape(%1) : {grouped}
+                   %3 = reduce sum[2,3](%2) : f32[{images},{groups}]
+                   outputs %3
+                 }}",
+                images * groups * each * positions / 70
+            );
+            let mut graph = parse_graph(&text).unwrap();
+            let reduction = graph.ids().find(|&id| matches!(graph.node(id).op, Op::Reduce { .. })).unwrap();
+            assert!(by_channels(&mut graph, reduction, &[2, 3], &gpu()).is_none(), "{text}");
         }
     }
 
