@@ -328,7 +328,7 @@ impl Builder<'_> {
     }
 
     /// Rounds a value that stands for one of a narrower kind, unless it is one exactly.
-    fn round_to(&mut self, value: KExpr, narrow: Elem) -> KExpr {
+    pub(super) fn round_to(&mut self, value: KExpr, narrow: Elem) -> KExpr {
         if compute_elem(narrow) == narrow {
             return value;
         }
@@ -583,12 +583,29 @@ pub(crate) fn compute_elem(elem: Elem) -> Elem {
     }
 }
 
-/// Whether a small change of an operand can change the result by a jump.
+/// Whether a small change of an operand can change the result by a jump, or to NaN beyond an edge that is no 0.
 fn jumps(function: ScalarFn) -> bool {
     use ScalarFn::*;
     matches!(
         function,
-        Eq | Ne | Lt | Le | Gt | Ge | IsInf | Floor | Ceil | Trunc | RoundEven | RemTrunc | RemFloor
+        Eq | Ne
+            | Lt
+            | Le
+            | Gt
+            | Ge
+            | IsInf
+            | Floor
+            | Ceil
+            | Trunc
+            | RoundEven
+            | RemTrunc
+            | RemFloor
+            | Pow
+            | Acos
+            | Asin
+            | Acosh
+            | Atanh
+            | Log1p
     )
 }
 

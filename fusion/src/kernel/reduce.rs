@@ -41,11 +41,16 @@ impl Builder<'_> {
             self.check_reduced(&full, &shape, dims)?;
         }
         let row: Index = (0..shape.len()).filter(|&d| !dims.contains(&(d as u8))).map(|d| full[d]).collect();
-        let operands = operands.iter().map(|&operand| self.value(operand, &full, None));
-        let operands = operands.collect::<Result<Members<KExpr>, Refusal>>()?;
+        let values = operands.iter().map(|&operand| self.value(operand, &full, None));
+        let mut values = values.collect::<Result<Members<KExpr>, Refusal>>()?;
+        // Which elements are as large as the largest, their own type says.
+        if matches!(combine, Combiner::ArgMax | Combiner::ArgMin) {
+            let elem = self.graph.ty(operands[0]).dtype.elem().ok_or(Refusal::ElementType)?;
+            values[0] = self.round_to(values[0], elem);
+        }
         let extent = dims.iter().map(|&d| shape[usize::from(d)]).product();
         let mut rows = Rows { builder: self, mix_order, extent };
-        let Ok(elements) = combine.elements(&mut rows, &operands);
+        let Ok(elements) = combine.elements(&mut rows, &values);
         let first = rows.builder.kernel.reduces.len() as u32;
         let Ok(results) = combine.reduce(&mut rows, &elements);
         if combine.arity() > 1 {

@@ -208,7 +208,8 @@ pub(super) fn in_steps(graph: &mut Graph, id: NodeId, operands: &[ValueRef], ste
     let Steps { shape, inner, parts, outer } = steps;
     let node = graph.node(id).clone();
     let (Op::Reduce { combine, .. }, origin) = (node.op, node.origin) else { return None };
-    let views = operands.iter().map(|&operand| widened(graph, operand, shape, origin));
+    let positions = matches!(combine, Combiner::ArgMax | Combiner::ArgMin);
+    let views = operands.iter().map(|&operand| parted(graph, operand, shape, (positions, origin)));
     let views = views.collect::<Option<Members<ValueRef>>>()?;
     let kept: Dims = (0..shape.len()).filter(|&d| !inner.contains(&(d as u8))).map(|d| shape[d]).collect();
     let form = |ty: &TensorType, shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
@@ -240,13 +241,18 @@ fn all_results(graph: &Graph, node: NodeId) -> Members<ValueRef> {
 }
 
 /// An operand in another shape. Parts of a narrow float are kept wide, so that splitting rounds no more than one reduction
-/// does.
-fn widened(graph: &mut Graph, operand: ValueRef, shape: &[i64], origin: Option<u32>) -> Option<ValueRef> {
+/// does; not where positions of the largest or smallest are reduced, which are those in the operand's type.
+fn parted(
+    graph: &mut Graph,
+    operand: ValueRef,
+    shape: &[i64],
+    (positions, origin): (bool, Option<u32>),
+) -> Option<ValueRef> {
     let ty = graph.ty(operand).clone();
     let view = TensorType::contiguous(ty.dtype, shape, ty.device);
     let view = graph.add(Op::View(View::Reshape), &[operand], [view], origin).into();
     let dtype = DType::Elem(wide(ty.dtype.elem()?));
-    if dtype == ty.dtype {
+    if positions || dtype == ty.dtype {
         return Some(view);
     }
     let ty = TensorType::contiguous(dtype, shape, ty.device);
