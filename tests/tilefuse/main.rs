@@ -34,6 +34,7 @@ mod errors;
 mod fused;
 mod graphs;
 mod growth;
+mod half_types;
 mod hand;
 mod hints;
 mod horizontal;

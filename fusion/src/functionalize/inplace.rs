@@ -231,8 +231,8 @@ fn promoted<T: Copy>(
     if destination.dtype.elem().is_none() && tensors.all(|dtype| dtype == destination.dtype) {
         return Some(destination.dtype);
     }
-    let operands =
-        args.0.iter().filter(|(name, _)| name != "alpha" && name != "value" && name != "rounding_mode");
+    let factors = ["alpha", "beta", "value", "rounding_mode"];
+    let operands = args.0.iter().filter(|(name, _)| !factors.contains(&name.as_str()));
     let operands = operands.filter_map(|(_, arg)| match arg {
         Arg::Tensor(t) => {
             let ty = ty(*t);

@@ -1,17 +1,17 @@
 //! Activations, and dropout where it does nothing.
 
-use tilefuse_block::{Elem, ScalarFn};
+use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use super::arith::bounded;
 use super::cx::{Call, Cx, wide};
 use super::registry::Registry;
-use crate::args::wrap;
+use crate::args::{Number, wrap};
 use crate::graph::ValueRef;
 use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["relu"], relu);
-    r.one(&["relu6"], |cx, call| clamped(cx, call, 0.0, 6.0));
+    r.one(&["relu6"], |cx, call| clamped(cx, call, Number::Int(0), Number::Int(6)));
     r.one(&["hardtanh"], hardtanh);
     r.one(&["gelu"], gelu);
     r.one(&["silu"], |cx, call| computed(cx, call, silu));
@@ -62,17 +62,20 @@ fn relu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     bounded(cx, x, zero, true)
 }
 
-fn clamped(cx: &mut Cx, call: &Call<'_>, low: f64, high: f64) -> Option<ValueRef> {
+fn clamped(cx: &mut Cx, call: &Call<'_>, low: Number, high: Number) -> Option<ValueRef> {
     let x = call.tensor("self")?;
     let elem = cx.elem(x)?;
-    let (low, high) = (cx.number(elem, low), cx.number(elem, high));
+    let [low, high] = [low, high].map(|limit| match limit {
+        Number::Int(n) if elem.is_int() => cx.literal(Literal::int(elem, n)),
+        limit => cx.number(elem, limit.as_f64()),
+    });
     let x = bounded(cx, x, low, true)?;
     bounded(cx, x, high, false)
 }
 
 fn hardtanh(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    let low = call.args.float("min_val").unwrap_or(-1.0);
-    let high = call.args.float("max_val").unwrap_or(1.0);
+    let low = call.args.number("min_val").unwrap_or(Number::Int(-1));
+    let high = call.args.number("max_val").unwrap_or(Number::Int(1));
     clamped(cx, call, low, high)
 }
 

@@ -22,7 +22,7 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["minimum"], minimum);
     r.one(&["fmax"], fmax);
     r.one(&["fmin"], fmin);
-    r.one(&["atan2", "arctan2"], |cx, call| binary(cx, call, ScalarFn::Atan2));
+    r.one(&["atan2", "arctan2"], |cx, call| of_rounded(cx, call, ScalarFn::Atan2));
     r.one(&["copysign"], |cx, call| binary(cx, call, ScalarFn::CopySign));
     r.one(&["clamp", "clip", "clamp_min", "clamp_max"], clamp);
     r.one(&["lerp"], lerp);
@@ -55,10 +55,24 @@ fn computation(cx: &Cx, call: &Call<'_>, names: &[&str]) -> Option<Elem> {
     Some(result)
 }
 
-/// Both operands in the computation type.
+/// Both operands in the computation type. On the CPU libtorch rounds the first one to the result's type before.
 fn operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
     let elem = computation(cx, call, &["self", "other"])?;
+    let first = if cx.device == Device::Cpu { call.elem()? } else { elem };
+    let first = cx.operand(call, "self", first)?;
+    Some((cx.cast(first, elem)?, cx.operand(call, "other", elem)?))
+}
+
+/// Both operands in the result's type.
+fn rounded_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
+    let elem = call.elem()?;
     Some((cx.operand(call, "self", elem)?, cx.operand(call, "other", elem)?))
+}
+
+/// A function of operands that libtorch rounds to the result's type first: a number beside a half type is one of that type.
+fn of_rounded(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
+    let (a, b) = rounded_operands(cx, call)?;
+    cx.map(function, &[a, b])
 }
 
 /// Both operands in the type for operators of several steps.
@@ -73,7 +87,7 @@ fn binary(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> 
     cx.cast(value, call.elem()?)
 }
 
-/// `a + alpha * b`, of floats rounded once, as libtorch does.
+/// `a + alpha * b`, of floats rounded once, as libtorch does. On the CPU `alpha` is one of the result's type.
 fn add(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     let alpha = call.args.number("alpha").unwrap_or(Number::Int(1));
@@ -87,7 +101,11 @@ fn add(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let plus = call.name == "add";
     if scaled && elem.is_float() {
-        let alpha = if plus { alpha.as_f64() } else { -alpha.as_f64() };
+        let alpha = match cx.device {
+            Device::Cpu => literal(elem, alpha)?.as_f64(),
+            _ => alpha.as_f64(),
+        };
+        let alpha = if plus { alpha } else { -alpha };
         let alpha = cx.elem(b).map(|elem| cx.number(elem, alpha))?;
         let value = cx.map(ScalarFn::Fma, &[b, alpha, a])?;
         return cx.cast(value, elem);
@@ -235,17 +253,22 @@ fn fmod(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 
 fn rest(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
     if call.elem()?.is_float() {
-        return binary(cx, call, function);
+        return of_rounded(cx, call, function);
     }
     let (a, b) = integer_operands(cx, call)?;
     cx.map(function, &[a, b])
 }
 
-/// Powers with a constant exponent become multiplications and roots where libtorch makes them so.
+/// Powers with a constant exponent become multiplications and roots where libtorch makes them so. Beside a half type an exponent or
+/// a base is a number of that type.
 fn pow(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     if let Some(exponent) = cx.number_of(call, "exponent") {
         let base = cx.operand(call, "self", wide(elem))?;
+        let exponent = match wide(elem) == elem {
+            true => exponent,
+            false => Number::Float(literal(elem, exponent)?.as_f64()),
+        };
         let value = match integral(exponent) {
             Some(n) if n >= 0 && (elem.is_int() || n <= 3) => power(cx, base, n)?,
             // Of f16 libtorch has no special cases on the CPU: a root of -0 is +0, and one of -inf is inf.
@@ -260,13 +283,11 @@ fn pow(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     if !elem.is_float() {
         return None;
     }
-    let exponent = cx.operand(call, "exponent", wide(elem))?;
-    let base = cx.operand(call, "self", wide(elem))?;
-    let value = match call.args.float("self") {
-        Some(2.0) => cx.map(ScalarFn::Exp2, &[exponent])?,
-        _ => cx.map(ScalarFn::Pow, &[base, exponent])?,
-    };
-    cx.cast(value, elem)
+    let (exponent, base) = (cx.operand(call, "exponent", elem)?, cx.operand(call, "self", elem)?);
+    match call.args.float("self") {
+        Some(2.0) => cx.map(ScalarFn::Exp2, &[exponent]),
+        _ => cx.map(ScalarFn::Pow, &[base, exponent]),
+    }
 }
 
 fn integral(number: Number) -> Option<i64> {
@@ -438,8 +459,8 @@ fn addcdiv(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 /// `value * tensor1`, `tensor2` and `self`.
 fn scaled_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef, ValueRef)> {
     let elem = wide(call.elem()?);
-    let (mut a, b) = (cx.operand(call, "tensor1", elem)?, cx.operand(call, "tensor2", elem)?);
-    let base = cx.operand(call, "self", elem)?;
+    let mut rounded = |name| cx.operand(call, name, call.elem()?).and_then(|value| cx.widen(value));
+    let (mut a, b, base) = (rounded("tensor1")?, rounded("tensor2")?, rounded("self")?);
     let factor = literal(elem, call.args.number("value").unwrap_or(Number::Int(1)))?;
     if factor.as_f64() != 1.0 {
         let factor = cx.literal(factor);
@@ -450,7 +471,8 @@ fn scaled_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef, 
 
 /// `m + log1p(exp(-|a - b|))` with `m` the larger operand; equal infinities are the result themselves.
 fn logaddexp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    let (a, b) = wide_operands(cx, call)?;
+    let (a, b) = rounded_operands(cx, call)?;
+    let (a, b) = (cx.widen(a)?, cx.widen(b)?);
     let larger = cx.map(ScalarFn::Max, &[a, b])?;
     let difference = cx.map(ScalarFn::Sub, &[a, b])?;
     let distance = cx.map(ScalarFn::Abs, &[difference])?;
@@ -466,7 +488,8 @@ fn logaddexp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 
 /// NaN where `other` is NaN, 0 where `self` is 0, else `self * log(other)`.
 fn xlogy(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    let (a, b) = wide_operands(cx, call)?;
+    let (a, b) = rounded_operands(cx, call)?;
+    let (a, b) = (cx.widen(a)?, cx.widen(b)?);
     let logarithm = cx.map(ScalarFn::Log, &[b])?;
     let product = cx.map(ScalarFn::Mul, &[a, logarithm])?;
     let zero = cx.elem(a).map(|elem| cx.number(elem, 0.0))?;

@@ -5,6 +5,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 use super::cx::{Call, Cx, wide};
 use super::registry::Registry;
 use crate::graph::ValueRef;
+use crate::types::Device;
 
 macro_rules! functions {
     ($r:ident; $($function:ident: $($name:literal),+;)*) => {
@@ -139,13 +140,19 @@ fn scaled(cx: &mut Cx, call: &Call<'_>, factor: f64) -> Option<ValueRef> {
     cx.cast(value, call.elem()?)
 }
 
-/// `log(x / (1 - x))`, with `x` first clamped to `[eps, 1 - eps]` where `eps` is given.
+/// `log(x / (1 - x))`, with `x` first clamped to `[eps, 1 - eps]` where `eps` is given: the lower limit holds where they cross. On the
+/// CPU both are numbers of the operand's type.
 fn logit(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = wide(call.elem()?);
     let mut x = cx.cast(call.tensor("self")?, elem)?;
     if let Some(eps) = call.args.float("eps").filter(|&eps| eps >= 0.0) {
-        x = cx.map_number(ScalarFn::Max, x, eps)?;
-        x = cx.map_number(ScalarFn::Min, x, 1.0 - eps)?;
+        let of = if cx.device == Device::Cpu { call.elem()? } else { elem };
+        let low = Literal::of(of, eps).as_f64();
+        let high = Literal::of(of, 1.0 - low).as_f64();
+        let (low, high) = (cx.number(elem, low), cx.number(elem, high));
+        let (below, above) = (cx.map(ScalarFn::Lt, &[x, low])?, cx.map(ScalarFn::Gt, &[x, high])?);
+        let limited = cx.select(above, high, x)?;
+        x = cx.select(below, low, limited)?;
     }
     let one = cx.number(elem, 1.0);
     let rest = cx.map(ScalarFn::Sub, &[one, x])?;

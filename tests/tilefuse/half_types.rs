@@ -1,0 +1,143 @@
+//! Operators on 16-bit floats where libtorch rounds on the way: numbers and tensors of rank 0 to the operands' type, and values before
+//! something that a small change of an operand moves far. Every element is eager's, whatever is nearer to exact numbers.
+
+use tch::Device;
+use tilefuse::random::{Outcome, Program, run_fused};
+
+use crate::common::{device, on_cpu, setup};
+
+/// Inputs of 256 whole numbers `%0`, of as many numbers `%1`, and of one number in f32 `%2`, of which `calls` compute `%9`. libtorch
+/// rounds once more in what is left of whole vectors, of which there is nothing.
+fn program(kind: &str, calls: &str) -> Program {
+    let text = format!(
+        "s0 = {kind} 256 ints 1 240
+         s1 = {kind} 256 normal
+         s2 = f32 1 normal
+         %0 = input s0 [4, 64] strides [64, 1] offset 0
+         %1 = input s1 [4, 64] strides [64, 1] offset 0
+         %2 = input s2 [] strides [] offset 0
+         {calls}
+         return %9!"
+    );
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn is_eagers(program: &Program, device: Device) {
+    for seed in 0..3 {
+        let ran = run_fused(program, seed, device).unwrap();
+        assert_eq!(ran.outcome, Outcome::Same { noisy: false }, "seed {seed}\n{program}");
+        assert!(ran.eager.is_none() && ran.kernels > 0, "{ran:?}\n{program}");
+    }
+}
+
+fn are_eagers(calls: &[&str], device: Device) {
+    setup();
+    for kind in ["bf16", "f16"] {
+        calls.iter().for_each(|calls| is_eagers(&program(kind, calls), device));
+    }
+}
+
+#[test]
+fn divisors_are_of_the_operands_type() {
+    let calls = [
+        "%9! = fmod.Scalar(%0, 0.1)",
+        "%9! = fmod.Tensor(%0, %2)",
+        "%9! = remainder.Scalar(%0, 0.1)",
+        "%9! = remainder.Tensor(%0, %2)",
+    ];
+    are_eagers(&calls, device());
+}
+
+#[test]
+fn positions_are_those_of_what_was_rounded() {
+    let calls = [
+        "%3 = add.Scalar(%1, 300.0, 1)\n%9! = argmax(%3, -1, false)",
+        "%3 = add.Scalar(%1, 300.0, 1)\n%9! = argmin(%3, 0, true)",
+        "%3 = add.Scalar(%1, 300.0, 1)\n%4! %9! = max.dim(%3, -1, false)",
+    ];
+    are_eagers(&calls, device());
+}
+
+#[test]
+fn positions_in_parts_are_those_of_what_was_rounded() {
+    setup();
+    let text = "s0 = bf16 600000 normal
+                %0 = input s0 [600000] strides [1] offset 0
+                %1 = add.Scalar(%0, 300.0, 1)
+                %2! = argmax(%1, none, false)
+                return %2!";
+    is_eagers(&text.parse().unwrap(), device());
+}
+
+/// On a GPU the last bits of these functions are others than libtorch's, and some numbers are not rounded.
+#[test]
+fn numbers_are_of_the_operands_type_on_the_cpu() {
+    if !on_cpu() {
+        return;
+    }
+    let calls = [
+        "%9! = pow.Tensor_Scalar(%0, 1.01)",
+        "%9! = pow.Scalar(1.01, %1)",
+        "%9! = xlogy.Scalar_Other(%0, 1.001)",
+        "%9! = mul.Tensor(%2, %0)",
+        "%9! = div.Tensor(%2, %0)",
+        "%9! = add.Tensor(%0, %1, 0.3)",
+        "%9! = sub.Tensor(%0, %1, 0.3)",
+        "%9! = rsub.Tensor(%0, %1, 0.3)",
+        "%3 = mul.Scalar(%1, 0.0)\n%4 = add.Scalar(%3, 1.0, 1)\n%9! = logit(%4, 0.000001)",
+    ];
+    are_eagers(&calls, Device::Cpu);
+}
+
+/// A small step beyond an edge is none in 16 bits.
+#[test]
+fn values_near_an_edge_are_rounded_before() {
+    if !on_cpu() {
+        return;
+    }
+    let near = |calls: &str| format!("%3 = mul.Scalar(%1, 0.0001)\n{calls}");
+    let calls = [
+        near("%4 = add.Scalar(%3, 2.0, 1)\n%9! = pow.Scalar(-2.0, %4)"),
+        near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = acos(%4)"),
+        near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = asin(%4)"),
+        near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = atanh(%4)"),
+        near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = acosh(%4)"),
+        near("%4 = add.Scalar(%3, -1.0, 1)\n%9! = log1p(%4)"),
+    ];
+    are_eagers(&calls.each_ref().map(String::as_str), Device::Cpu);
+}
+
+#[test]
+fn limits_that_cross() {
+    setup();
+    let text = "s0 = f32 64 normal
+                %0 = input s0 [64] strides [1] offset 0
+                %1 = logit(%0, 0.7)
+                return %1";
+    is_eagers(&text.parse().unwrap(), device());
+}
+
+/// Limits that a float of 64 bits does not hold.
+#[test]
+fn limits_of_integers() {
+    setup();
+    let text = "s0 = i64 4 data 0100000000002000010000000000200001000000000020000700000000002000
+                %0 = input s0 [4] strides [1] offset 0
+                %1! = hardtanh(%0, -9007199254740993, 9007199254740993)
+                return %1!";
+    is_eagers(&text.parse().unwrap(), device());
+}
+
+/// The factors of `addr` are no operands that its type is promoted by.
+#[test]
+fn outer_products_of_truth_values() {
+    setup();
+    let text = "s0 = bool 12 ints 0 2
+                %0 = input s0 [3, 4] strides [4, 1] offset 0
+                %1 = input s0 [3] strides [1] offset 0
+                %2 = input s0 [4] strides [1] offset 3
+                %3 = logical_not(%0)
+                %4 = addr_(%3, %1, %2, 1, 1)
+                return %4";
+    is_eagers(&text.parse().unwrap(), device());
+}
