@@ -13,6 +13,7 @@ mod emulator;
 mod exponents;
 mod extremum;
 mod functions;
+mod kept;
 mod neon;
 mod non_temporal;
 mod operations;

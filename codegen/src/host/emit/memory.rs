@@ -277,7 +277,7 @@ impl<'c> Emitter<'c, '_> {
             && matches!(op.kind, OpKind::Store { hint: CacheHint::Streaming, .. })
             && self.goes_past((*ptr, *offsets), map)
         {
-            return self.write_past((*ptr, *offsets), index, map, raw);
+            return self.write_past(op, index, map, raw);
         }
         self.fetch_for_store((*ptr, *offsets), map)?;
         self.write(index, map, raw, cond)

@@ -6,7 +6,7 @@
 //! divides other stores into scalars. What is not so is stored plainly, as is what a mask cuts.
 
 use inkwell::values::PointerValue;
-use tilefuse_block::{OpKind, Program, Value};
+use tilefuse_block::{Op, OpKind, Program, Value};
 
 use super::Emitter;
 use super::ir::{V, lane_type};
@@ -17,8 +17,8 @@ use crate::host::plan::{Bit, ZERO};
 
 /// What is to be stored to a line that is not complete.
 pub(super) struct Line<'c> {
-    /// The pointer and the offsets of the store.
-    store: (Value, Value),
+    /// The store: where its operation lies.
+    store: usize,
     /// Where the line begins.
     start: PointerValue<'c>,
     parts: Vec<V<'c>>,
@@ -57,15 +57,10 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Writes all lanes by non-temporal stores, at the top level: each line when it is complete.
-    pub(super) fn write_past(
-        &mut self,
-        store: (Value, Value),
-        index: Index<'c>,
-        map: &[Bit],
-        raw: V<'c>,
-    ) -> Result<()> {
+    pub(super) fn write_past(&mut self, op: &Op, index: Index<'c>, map: &[Bit], raw: V<'c>) -> Result<()> {
         let top = self.top();
         self.at(top);
+        let store = std::ptr::from_ref(op).addr();
         let raw = self.ir.splat(raw, 1 << self.lanes.len());
         let ty = lane_type(raw);
         let of_line = LINE as u32 / alignment(ty);

@@ -45,6 +45,18 @@ type Guard = Option<Vec<Atom>>;
 /// Of each slot the sinks that read it, and at which maps.
 type Uses = Vec<Vec<(SinkId, Map)>>;
 
+/// Who needs the elements of slots.
+struct Readers {
+    uses: Uses,
+    /// Of each slot the masks of the loads whose offsets are made of it, and at which maps. A load reads where its mask holds, also
+    /// where nothing needs what it reads.
+    loads: Vec<Vec<(Vec<Atom>, Map)>>,
+    /// The slots that loop bounds and conditions read.
+    pinned: Vec<SlotId>,
+    /// Of each slot the positions of the bits that all values in it depend on: at others, one element stands for all.
+    deps: Vec<u32>,
+}
+
 fn either(a: Guard, b: &Guard) -> Guard {
     match (a, b) {
         (None, b) => b.clone(),
@@ -90,15 +102,11 @@ impl Plan<'_> {
 
     /// The guards of all sinks, regions and groups.
     pub(super) fn find_guards(&mut self) {
-        let mut uses: Uses = vec![Vec::new(); self.slots.len()];
-        for sink in 0..self.sinks.len() {
-            self.slot_uses(sink).into_iter().for_each(|(slot, map)| uses[slot].push((sink, map)));
-        }
-        let pinned = self.slots_of_bounds();
+        let readers = self.readers();
         loop {
             let mut changed = false;
             for sink in (0..self.sinks.len()).rev() {
-                let needed = self.needed(sink, &uses, &pinned);
+                let needed = self.needed(sink, &readers);
                 let guard = self.sink_guard(sink, &needed);
                 let old = &mut self.sinks[sink];
                 changed |= old.guard != guard || old.needed != needed;
@@ -118,6 +126,38 @@ impl Plan<'_> {
         self.body = body;
     }
 
+    fn readers(&self) -> Readers {
+        let mut uses: Uses = vec![Vec::new(); self.slots.len()];
+        let mut loads = vec![Vec::new(); self.slots.len()];
+        for sink in 0..self.sinks.len() {
+            self.slot_uses(sink).into_iter().for_each(|(slot, map)| uses[slot].push((sink, map)));
+            let own = self.own_op(&self.sinks[sink]).and(self.sinks[sink].roots.first());
+            self.walk_sink(sink, &mut |value, map| {
+                if own == Some(&value) || self.pure_op(value).is_some() {
+                    self.add_load(value, map, &mut loads);
+                }
+            });
+        }
+        let mut deps = vec![u32::MAX; self.slots.len()];
+        self.slot_of.iter().for_each(|(value, &slot)| deps[slot] &= self.deps[value.index()]);
+        Readers { uses, loads, pinned: self.slots_of_bounds(), deps }
+    }
+
+    /// Adds the slots that the offsets of a load are made of.
+    fn add_load(&self, value: Value, map: &Map, loads: &mut [Vec<(Vec<Atom>, Map)>]) {
+        let Def::Op(op) = self.defs[value.index()] else { return };
+        let (OpKind::Load { masked, .. }, Some(&offsets)) = (&op.kind, op.args.get(1)) else { return };
+        let mut atoms = Vec::new();
+        if let Some(&mask) = op.args.get(2).filter(|_| *masked) {
+            self.atoms(mask, map, &mut atoms);
+        }
+        self.walk(offsets, map, &mut |value, map| {
+            if let Some(&slot) = self.slot_of.get(&value) {
+                loads[slot].push((atoms.clone(), self.classes.canonical(map)));
+            }
+        });
+    }
+
     /// The slots that loop bounds and conditions read.
     fn slots_of_bounds(&self) -> Vec<SlotId> {
         let mut out = Vec::new();
@@ -130,24 +170,31 @@ impl Plan<'_> {
     }
 
     /// Where the elements that a sink writes matter.
-    fn needed(&self, sink: SinkId, uses: &Uses, pinned: &[SlotId]) -> Guard {
+    fn needed(&self, sink: SinkId, readers: &Readers) -> Guard {
         let Some(slot) = self.sinks[sink].slot else { return Some(Vec::new()) };
-        if pinned.contains(&slot) || matches!(self.sinks[sink].kind, SinkKind::Atomic(_)) {
+        if readers.pinned.contains(&slot) || matches!(self.sinks[sink].kind, SinkKind::Atomic(_)) {
             return Some(Vec::new());
         }
         let bits = &self.slots[slot].bits;
         let block = self.sinks[sink].block;
+        let own = |bit: &super::Bit| {
+            bits.iter().enumerate().any(|(at, own)| own == bit && readers.deps[slot] >> at & 1 == 1)
+        };
         let inside = |atom: &Atom| {
-            atom.map.iter().all(|b| *b <= super::ONE || bits.contains(b))
-                && self.is_known_from_start(atom, block)
+            atom.map.iter().all(|b| *b <= super::ONE || own(b)) && self.is_known_from_start(atom, block)
+        };
+        let of_use = |guard: Option<&Vec<Atom>>, map: &Map| match guard {
+            Some(_) if map != bits => Some(Vec::new()),
+            guard => guard.map(|g| g.iter().filter(|a| inside(a)).cloned().collect()),
         };
         let mut needed = None;
-        for (user, map) in &uses[slot] {
-            let guard = match &self.sinks[*user].guard {
-                Some(_) if map != bits => Some(Vec::new()),
-                guard => guard.as_ref().map(|g| g.iter().filter(|a| inside(a)).cloned().collect()),
-            };
-            needed = either(needed, &guard);
+        for (user, map) in &readers.uses[slot] {
+            needed = either(needed, &of_use(self.sinks[*user].guard.as_ref(), map));
+        }
+        if needed.is_some() {
+            for (mask, map) in &readers.loads[slot] {
+                needed = either(needed, &of_use(Some(mask), map));
+            }
         }
         needed
     }

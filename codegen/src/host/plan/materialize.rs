@@ -56,6 +56,14 @@ impl Plan<'_> {
         let mut order = Vec::new();
         self.regions_in_order(&self.body, &mut order);
         let mut refused: FxHashSet<Value> = FxHashSet::default();
+        // Bounds and conditions are asked for before what comes in the order of operations is kept.
+        for l in &self.loops {
+            for &control in self.controls(l) {
+                self.walk(control, &[], &mut |value, _| {
+                    refused.insert(value);
+                });
+            }
+        }
         let mut first = First::default();
         for &region in &order {
             self.visit_region(&order, region, &mut first, &mut refused);
