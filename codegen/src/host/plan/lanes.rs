@@ -259,8 +259,8 @@ impl Plan<'_> {
     fn choose_region(&mut self, id: RegionId, outer_lanes: &Map, forced: &Map) {
         let region = &self.regions[id];
         let sinks = region.sinks.clone();
-        let axes = region.axes.clone();
         let reduced: Vec<Bit> = sinks.iter().flat_map(|&s| self.sinks[s].reduced.iter().copied()).collect();
+        let axes: Vec<Map> = region.axes.iter().flat_map(|axis| sides(axis, &reduced)).collect();
         let bits: Map = axes.iter().rev().flatten().copied().collect();
         let lanes = match outer_lanes.is_empty() {
             true => self.region_lanes(&sinks, &bits, &reduced),
@@ -396,6 +396,13 @@ impl Plan<'_> {
         loops.extend(vector);
         Nest { loops, vector_loop, unroll, lanes }
     }
+}
+
+/// An axis as those parts, outermost first, of which each is either combined whole or not at all: what is one axis of a
+/// region's first sink may be several of a reduction in it.
+fn sides(axis: &Map, reduced: &[Bit]) -> Vec<Map> {
+    let parts = axis.chunk_by(|a, b| reduced.contains(a) == reduced.contains(b));
+    parts.rev().map(Map::from_slice).collect()
 }
 
 /// Logarithm of the most steps that one accumulator takes.

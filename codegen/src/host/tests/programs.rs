@@ -423,3 +423,35 @@ kernel @rows(%x: ptr<f32>, %b: ptr<f32>, %z: ptr<f32>) warps(4) {
 }";
     check_text(text, &[f32s(128), f32s(32), f32s(1024)], [1, 1, 1], 1e-5);
 }
+
+/// Tiles that are stored along one axis and combined along one of several.
+#[test]
+fn stores_and_combines_the_same_elements() {
+    for (shape, axis, rest) in
+        [("16, 16", 1, 16), ("16, 16", 0, 16), ("4, 8, 8", 1, 32), ("8, 4, 8", 2, 32), ("2, 2, 64", 2, 4)]
+    {
+        let quarter = rest / 4;
+        let text = format!(
+            "
+kernel @scanned(%x: ptr<f32>, %y: ptr<f32>, %z: ptr<f32>) {{
+  %i = range 0 256
+  %v = load %x, %i
+  %s = scan %v axis 0 (%p, %q) {{
+    %m = map add %p, %q
+    yield %m
+  }}
+  store %y, %i, %s
+  %s2 = reshape %s [{shape}]
+  %most = reduce max %s2 axis {axis}
+  %red = reshape %most [{rest}]
+  %r = range 0 {rest}
+  %q4 = reshape %red [{quarter}, 2, 2]
+  %p4 = permute %q4 [0, 2, 1]
+  %f4 = reshape %p4 [{rest}]
+  %o = map add %f4, %red
+  store %z, %r, %o
+}}"
+        );
+        check_text(&text, &[f32s(256), f32s(256), f32s(rest)], [1, 1, 1], 1e-5);
+    }
+}
