@@ -126,21 +126,38 @@ impl<'p> Builder<'p> {
     /// Where the next values of a loop's tiles cannot be written in place, computes all of them first.
     pub(super) fn protect_yields(&mut self) {
         for id in 0..self.plan.loops.len() {
-            let yields = self.tile_yields(id);
-            if self.plan.in_place(&yields) {
-                continue;
-            }
-            for &sink in &yields {
+            for sink in self.overwriting(id) {
                 self.copy_through(sink);
             }
         }
     }
 
-    /// The sinks that write the carried tiles at the end of a loop's body.
-    fn tile_yields(&self, id: LoopId) -> Vec<SinkId> {
+    /// The sinks that write carried tiles which others still read, at the end of a loop's body.
+    fn overwriting(&self, id: LoopId) -> Vec<SinkId> {
+        let (tiles, numbers) = self.carried_yields(id);
+        if !self.plan.in_place(&tiles) {
+            return tiles;
+        }
+        // With nothing else in the list, all of them run in one region, which computes before it writes. Anywhere else
+        // something that one of them waits for may come between two.
+        let together = self.items[id + 1].len() == tiles.len() + numbers.len();
+        let reads = |reader: SinkId, slot: Option<SlotId>| {
+            self.plan.slot_uses(reader).iter().any(|&(used, _)| Some(used) == slot)
+        };
+        let is_read_later = |&(at, &sink): &(usize, &SinkId)| {
+            let slot = self.plan.sinks[sink].slot;
+            let later = if together { &[] } else { &tiles[at + 1..] };
+            later.iter().any(|&reader| reads(reader, slot))
+        };
+        tiles.iter().enumerate().filter(is_read_later).map(|(_, &sink)| sink).collect()
+    }
+
+    /// The sinks that write the carried tiles at the end of a loop's body, and those that write the carried scalars after
+    /// them.
+    fn carried_yields(&self, id: LoopId) -> (Vec<SinkId>, Vec<SinkId>) {
         if self.plan.loops[id].op.kind == OpKind::If {
             // Nothing inside reads what its regions yield.
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
         let carried: FxHashSet<SlotId> =
             self.plan.loops[id].op.results.iter().filter_map(|v| self.plan.slot_of.get(v).copied()).collect();
@@ -153,7 +170,7 @@ impl<'p> Builder<'p> {
             _ => None,
         };
         let yields = self.items[id + 1].iter().filter_map(is_yield);
-        yields.filter(|&s| !self.plan.sinks[s].shape.is_empty()).collect()
+        yields.partition(|&s| !self.plan.sinks[s].shape.is_empty())
     }
 
     /// Makes a yield write a slot of its own, which a new sink copies to the carried slot after all yields.
@@ -194,7 +211,7 @@ impl<'p> Plan<'p> {
         op.regions.first().and_then(|test| test.ops.last()).map_or(&[], |last| last.args.as_slice())
     }
 
-    /// Whether these sinks may write the carried tiles while others of them still read them.
+    /// Whether these sinks may write the carried tiles while others of them still read them, if all run in one region.
     fn in_place(&self, yields: &[SinkId]) -> bool {
         let Some(&first) = yields.first() else { return true };
         let bits = self.classes.canonical(&self.sinks[first].bits);

@@ -335,3 +335,138 @@ kernel @turn(%x: ptr<i32>) {
 }";
     check_text(text, &[i32s(1024)], [1, 1, 1], 0.0);
 }
+
+/// What a loop carries next reads what another of its tiles held before, after which there is a combination.
+#[test]
+fn carried_tiles_are_read_before_they_change() {
+    let text = "
+kernel @combined(%x: ptr<f32>, %y: ptr<f32>, %z: ptr<f32>) {
+  %r = range 0 256
+  %v = load %x, %r
+  %w = load %y, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %oa, %ob = for %i in %zero..%three step %one with (%a = %v, %b = %w) {
+    %is = splat %i [256]
+    %at = map add %r, %is
+    %ld = load %z, %at
+    %red = reduce max %ld axis 0
+    %a2 = map add %a, %ld
+    %rs = splat %red [256]
+    %b2 = map add %a, %rs
+    yield %a2, %b2
+  }
+  store %x, %r, %oa
+  store %y, %r, %ob
+}";
+    check_text(text, &[f32s(256), f32s(256), f32s(260)], [1, 1, 1], 1e-5);
+    let text = "
+kernel @across(%x: ptr<f32>, %y: ptr<f32>, %z: ptr<f32>) {
+  %r0 = range 0 256
+  %r = reshape %r0 [16, 16]
+  %v = load %x, %r
+  %w = load %y, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %ones = const 1.0 : tile<16x16xf32>
+  %oa, %ob = for %i in %zero..%three step %one with (%a = %v, %b = %w) {
+    %is = splat %i [16, 16]
+    %at = map add %r, %is
+    %ld = load %z, %at
+    %red = reduce sum %ld axis 1
+    %a2 = map add %a, %ones
+    %e1 = expand_dims %red axis 1
+    %c1 = broadcast %e1 [16, 16]
+    %e2 = expand_dims %red axis 0
+    %c2 = broadcast %e2 [16, 16]
+    %q1 = map add %a, %c1
+    %b2 = map add %q1, %c2
+    yield %a2, %b2
+  }
+  store %x, %r, %oa
+  store %y, %r, %ob
+}";
+    check_text(text, &[f32s(256), f32s(256), f32s(260)], [1, 1, 1], 1e-5);
+}
+
+/// Tiles that a loop carries and that read each other, with nothing else around them.
+#[test]
+fn carried_tiles_read_each_other() {
+    let text = "
+kernel @square(%x: ptr<f32>, %y: ptr<f32>) {
+  %r0 = range 0 256
+  %r = reshape %r0 [16, 16]
+  %v = load %x, %r
+  %w = load %y, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %oa, %ob, %on = for %i in %zero..%three step %one with (%a = %v, %b = %w, %n = %zero) {
+    %aa = map mul %a, %a
+    %bb = map mul %b, %b
+    %ab = map mul %a, %b
+    %a2 = map sub %aa, %bb
+    %b2 = map add %ab, %ab
+    %n2 = map add %n, %one
+    yield %a2, %b2, %n2
+  }
+  store %x, %r, %oa
+  store %y, %r, %ob
+}";
+    check_text(text, &[f32s(256), f32s(256)], [1, 1, 1], 1e-5);
+}
+
+/// Carried numbers that change places, beside a combination of a single element.
+#[test]
+fn carried_numbers_are_read_before_they_change() {
+    let text = "
+kernel @exchange(%x: ptr<f32>, %y: ptr<f32>) {
+  %r = range 0 1
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %s0 = const 1.0 : f32
+  %s1 = const 2.0 : f32
+  %op, %oq = for %i in %zero..%three step %one with (%p = %s0, %q = %s1) {
+    %is = splat %i [1]
+    %at = map add %r, %is
+    %ld = load %x, %at
+    %sum = reduce sum %ld axis 0
+    %q2 = map add %p, %sum
+    yield %q, %q2
+  }
+  store %y, %zero, %op
+  store %y, %one, %oq
+}";
+    check_text(text, &[f32s(4), f32s(2)], [1, 1, 1], 1e-6);
+}
+
+/// A combination of a carried tile and its transpose, beside the tile's next elements.
+#[test]
+fn carried_tiles_are_combined_before_they_change() {
+    let text = "
+kernel @both(%x: ptr<f32>, %y: ptr<f32>) {
+  %r0 = range 0 256
+  %r = reshape %r0 [16, 16]
+  %v = load %x, %r
+  %r16 = range 0 16
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %ones = const 1.0 : tile<16x16xf32>
+  %none = const 0.0 : tile<16xf32>
+  %oa, %os = for %i in %zero..%three step %one with (%a = %v, %s = %none) {
+    %t = permute %a [1, 0]
+    %d = map sub %a, %t
+    %dd = map mul %d, %a
+    %red = reduce max %dd axis 1
+    %a2 = map add %a, %ones
+    yield %a2, %red
+  }
+  store %x, %r, %oa
+  store %y, %r16, %os
+}";
+    check_text(text, &[f32s(256), f32s(16)], [1, 1, 1], 1e-5);
+}
