@@ -147,7 +147,7 @@ impl<'p> Builder<'p> {
         let is_read_later = |&(at, &sink): &(usize, &SinkId)| {
             let slot = self.plan.sinks[sink].slot;
             let later = if together { &[] } else { &tiles[at + 1..] };
-            later.iter().any(|&reader| reads(reader, slot))
+            later.iter().chain(&numbers).any(|&reader| reads(reader, slot))
         };
         tiles.iter().enumerate().filter(is_read_later).map(|(_, &sink)| sink).collect()
     }

@@ -418,6 +418,53 @@ kernel @square(%x: ptr<f32>, %y: ptr<f32>) {
     check_text(text, &[f32s(256), f32s(256)], [1, 1, 1], 1e-5);
 }
 
+/// A carried number that is an element of a carried tile.
+#[test]
+fn carried_numbers_read_tiles_before_they_change() {
+    let text = "
+kernel @last(%x: ptr<f32>, %y: ptr<f32>) {
+  %r = range 0 2
+  %v = load %x, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %s0 = const 0.0 : f32
+  %ot = const 1.0 : tile<2xf32>
+  %out, %last = for %i in %zero..%three step %one with (%t = %v, %k = %s0) {
+    %a, %b = split %t
+    %t2 = map add %t, %ot
+    yield %t2, %a
+  }
+  store %x, %r, %out
+  %two = splat %last [2]
+  store %y, %r, %two
+}";
+    check_text(text, &[f32s(2), f32s(2)], [1, 1, 1], 0.0);
+    let text = "
+kernel @last(%x: ptr<f32>, %y: ptr<f32>) {
+  %r = range 0 2
+  %v = load %x, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %s0 = const 0.0 : f32
+  %ot = const 1.0 : tile<2xf32>
+  %out, %last, %n = while (%t = %v, %k = %s0, %c = %zero) {
+    %more = map lt %c, %three
+    yield %more
+  } do (%t1, %k1, %c1) {
+    %a, %b = split %t1
+    %t2 = map add %t1, %ot
+    %c2 = map add %c1, %one
+    yield %t2, %a, %c2
+  }
+  store %x, %r, %out
+  %two = splat %last [2]
+  store %y, %r, %two
+}";
+    check_text(text, &[f32s(2), f32s(2)], [1, 1, 1], 0.0);
+}
+
 /// Carried numbers that change places, beside a combination of a single element.
 #[test]
 fn carried_numbers_are_read_before_they_change() {
