@@ -249,7 +249,8 @@ impl Former<'_, '_> {
         parts.push(Part::Region(self.plan.regions.len() - 1));
     }
 
-    /// Whether a sink runs over the same bits as these and needs no result of theirs.
+    /// Whether a sink runs over the same bits as these, needs no result of theirs, and overwrites nothing that they have
+    /// yet to read.
     fn fits(&self, region: &[SinkId], sink: SinkId, context: &Context) -> bool {
         let new = &self.plan.sinks[sink];
         let own = |s: &Sink| {
@@ -269,10 +270,15 @@ impl Former<'_, '_> {
             let depends = old.slot.is_some_and(|slot| {
                 !self.is_carried(slot) && s != sink && self.uses[sink].iter().any(|(used, _)| *used == slot)
             });
+            // What is read elsewhere than it is written must be read whole before.
+            let overwrites = new.slot.is_some_and(|slot| {
+                s != sink && self.uses[s].iter().any(|(used, map)| *used == slot && *map != new.bits)
+            });
             let alone = (old.barrier || new.barrier) && s != sink;
             own(old) == own(new)
                 && (!reduces || sorted(&old.reduced) == sorted(&new.reduced))
                 && !depends
+                && !overwrites
                 && !alone
         })
     }

@@ -517,3 +517,32 @@ kernel @both(%x: ptr<f32>, %y: ptr<f32>) {
 }";
     check_text(text, &[f32s(256), f32s(16)], [1, 1, 1], 1e-5);
 }
+
+/// A combination that reads a carried tile in another order, beside the tile's next elements.
+#[test]
+fn carried_tiles_are_combined_in_another_order() {
+    let text = "
+kernel @order(%x: ptr<f32>, %y: ptr<f32>) {
+  %r = range 0 256
+  %v = load %x, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  %ones = const 1.0 : tile<256xf32>
+  %none = const 0.0 : f32
+  %oa, %os = for %i in %zero..%three step %one with (%a = %v, %s = %none) {
+    %q = reshape %a [16, 16]
+    %p = permute %q [1, 0]
+    %t = reshape %p [256]
+    %d = map sub %a, %t
+    %dd = map mul %d, %a
+    %red = reduce sum %dd axis 0
+    %a2 = map add %a, %a
+    %s2 = map add %s, %red
+    yield %a2, %s2
+  }
+  store %x, %r, %oa
+  store %y, %zero, %os
+}";
+    check_text(text, &[f32s(256), f32s(1)], [1, 1, 1], 1e-4);
+}
