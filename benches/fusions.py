@@ -37,7 +37,7 @@ def counts(plan):
         "outer loops": len({json.dumps(step["outer_loop"]) for step in kernels if step["outer_loop"]}),
         "libtorch": sum(step["kind"] == "extern" for step in plan["steps"]),
         "edges cut by price": len(priced),
-        "norm in front": sum("no prologue" in verdict for verdict in cut),
+        "norm in front": sum("no prologue" in verdict or "rows normalised" in verdict for verdict in cut),
         "rows too wide": sum("is an epilogue only" in verdict for verdict in cut),
         "product of a product": sum("both are block programs" in verdict for verdict in cut),
     }
