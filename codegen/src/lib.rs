@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod cuda;
+mod disjoint;
 mod error;
 #[cfg(test)]
 mod examples;

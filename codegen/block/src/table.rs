@@ -240,7 +240,9 @@ operations! {
     Store "store" Memory {
         syntax: "store %ptr, %offsets, %a[, mask %m][, hint streaming|keep]",
         operands: "a pointer, offsets in elements (i32 or i64), values and a mask of the offsets' shape",
-        results: "none", doc: "Writes elements.",
+        results: "none",
+        doc: "Writes elements. Where one store has an element at several positions of its tile, or at other positions in other \
+              iterations of a loop, it is not defined which of the values is left.",
         example: "%i = range 0 8 store %p, %i, %i"
     }
     Atomic "atomic" Memory {

@@ -10,6 +10,7 @@ use super::propagate::Link;
 use super::software_pipeline::Pipeline;
 use super::vectorize::Move;
 use super::{Target, uniform};
+use crate::disjoint::Origins;
 use crate::layout::{LANE_BITS, Layout, LogShape};
 
 /// The layouts of a program for a number of warps, and what follows from them.
@@ -18,6 +19,8 @@ pub(crate) struct Assignment<'a> {
     pub(crate) facts: Vec<Axis>,
     /// The operation that defines each value, if one does.
     pub(crate) defs: Vec<Option<&'a Op>>,
+    /// What is known of offsets.
+    pub(crate) origins: Origins<'a>,
     /// By value: whether it is computed where it is used.
     pub(crate) free: Vec<bool>,
     /// By value: whether it comes from a load, which threads may have done at different times.
@@ -56,6 +59,7 @@ impl<'a> Assignment<'a> {
             program,
             facts: axis::analyze(program),
             defs: vec![None; n],
+            origins: Origins::new(program),
             free: vec![false; n],
             loaded: uniform::loaded(program),
             ahead: FxHashSet::default(),

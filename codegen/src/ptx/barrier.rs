@@ -44,8 +44,8 @@ use tilefuse_block::{Op, OpKind, Region, Value};
 
 use super::assign::Assignment;
 use super::decisions::counted;
-use super::disjoint;
 use super::passes::Seen;
+use crate::disjoint::{Accessed, Iterations};
 use crate::layout::Layout;
 
 /// Why threads wait for each other.
@@ -72,7 +72,7 @@ pub(crate) enum BarrierReason {
 #[derive(Clone)]
 struct Access {
     ptr: Value,
-    offsets: Value,
+    accessed: Accessed,
     layout: Layout,
 }
 
@@ -108,21 +108,23 @@ impl Hazards {
         let shape = &program.ty(op.args[1]).shape;
         let overlaps = |a: &Access| {
             let in_place =
-                program.ty(a.offsets).shape == *shape && (a.layout != *layout || a.is_replicated());
+                program.ty(a.accessed.offsets).shape == *shape && (a.layout != *layout || a.is_replicated());
             if a.ptr == op.args[0] { !a.is_own(op.args[1], layout) } else { in_place }
         };
-        let meets = |a: &Access| !disjoint::are_apart(plan, a.offsets, op.args[1]);
-        let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout) && meets(a);
+        let own = Accessed::by(op);
+        let apart =
+            |a: &Access| own.is_some_and(|own| plan.origins.are_apart(a.accessed, own, Iterations::Same));
+        let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout) && !apart(a);
         let read = self.reads.iter().find(|a| overlaps(a)).map(|a| BarrierReason::Read(a.ptr));
         read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| BarrierReason::Written(a.ptr)))
     }
 
     pub(crate) fn read(&mut self, op: &Op, layout: &Layout) {
-        self.reads.push(Access { ptr: op.args[0], offsets: op.args[1], layout: layout.clone() });
+        self.reads.extend(Access::by(op, layout));
     }
 
     pub(crate) fn write(&mut self, op: &Op, layout: &Layout) {
-        self.writes.push(Access { ptr: op.args[0], offsets: op.args[1], layout: layout.clone() });
+        self.writes.extend(Access::by(op, layout));
     }
 
     /// Whether the body of a loop reads what an earlier iteration may have written, or the other way round, or two
@@ -151,13 +153,17 @@ fn accesses(region: &Region, reads: &mut Vec<Value>, writes: &mut Vec<Value>) {
 }
 
 impl Access {
+    fn by(op: &Op, layout: &Layout) -> Option<Access> {
+        Some(Access { ptr: *op.args.first()?, accessed: Accessed::by(op)?, layout: layout.clone() })
+    }
+
     fn is_replicated(&self) -> bool {
         self.layout.replicated_threads() != 0
     }
 
     /// Whether the thread that did this access does the other one, of the same addresses.
     fn is_own(&self, offsets: Value, layout: &Layout) -> bool {
-        self.offsets == offsets && self.layout == *layout && !self.is_replicated()
+        self.accessed.offsets == offsets && self.layout == *layout && !self.is_replicated()
     }
 }
 

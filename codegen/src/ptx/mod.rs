@@ -19,7 +19,6 @@ mod convert_layout;
 mod debug;
 mod decisions;
 mod dependent_launch;
-mod disjoint;
 mod dot;
 mod errata;
 mod fmod;

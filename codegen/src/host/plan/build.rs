@@ -4,6 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Op, OpKind, Program, Region as Body, Type, Value};
 
+use super::access_order::InOrder;
 use super::{
     BlockId, Classes, Def, Item, Map, ONE, Plan, Registers, Sink, SinkId, SinkKind, Slot, SlotId,
     axis_ranges, operands,
@@ -22,11 +23,10 @@ impl<'p> Plan<'p> {
 
     /// The plan as the passes up to `last` leave it.
     pub(crate) fn until(program: &'p Program, registers: Registers, last: Pass) -> Result<Plan<'p>> {
-        let none = FxHashSet::default();
-        let mut plan = Builder::run(program, registers, &none)?;
-        let pins = plan.unsafe_loads();
-        if !pins.is_empty() {
-            plan = Builder::run(program, registers, &pins)?;
+        let mut plan = Builder::run(program, registers, InOrder::default())?;
+        let in_order = plan.accesses_in_order();
+        if !in_order.params.is_empty() {
+            plan = Builder::run(program, registers, in_order)?;
         }
         let Builder { mut plan, items, .. } = plan;
         for pass in Pass::ALL.into_iter().filter(|pass| *pass <= last) {
@@ -47,7 +47,7 @@ impl<'p> Plan<'p> {
 pub(super) struct Builder<'p> {
     pub(super) plan: Plan<'p>,
     pub(super) items: Vec<Vec<Item>>,
-    pub(super) pins: FxHashSet<Value>,
+    pub(super) in_order: InOrder,
     /// Values that operations on whole tiles take.
     wanted: FxHashSet<Value>,
     /// Loads that products take as left operands and as right ones.
@@ -59,7 +59,7 @@ pub(super) struct Builder<'p> {
 }
 
 impl<'p> Builder<'p> {
-    fn run(program: &'p Program, registers: Registers, pins: &FxHashSet<Value>) -> Result<Builder<'p>> {
+    fn run(program: &'p Program, registers: Registers, in_order: InOrder) -> Result<Builder<'p>> {
         let count = program.values.len();
         let plan = Plan {
             program,
@@ -80,10 +80,10 @@ impl<'p> Builder<'p> {
             width: registers.width,
             registers,
         };
-        let (pins, wanted) = (pins.clone(), whole_operands(program));
+        let wanted = whole_operands(program);
         let (loaded, sums) = (loaded_operands(program), running_sums(program));
         let lefts = left_operands(program);
-        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted, loaded, lefts, sums };
+        let mut builder = Builder { plan, items: vec![Vec::new()], in_order, wanted, loaded, lefts, sums };
         for (index, param) in program.params.iter().enumerate() {
             builder.plan.defs[param.value.index()] = Def::Param(index);
             builder.row(param.value, 0)?;
@@ -278,7 +278,7 @@ impl<'p> Builder<'p> {
     fn load(&mut self, op: &'p Op, block: BlockId) -> Result<()> {
         self.pointer(op)?;
         let Some(&result) = op.results.first() else { return Ok(()) };
-        if self.pins.contains(&result) {
+        if self.in_order.loads.contains(&result) {
             let sink = self.keep(result, block)?;
             self.plan.sinks[sink].barrier = true;
             // The sink computes the load itself; everybody else reads the slot.
@@ -301,11 +301,7 @@ impl<'p> Builder<'p> {
         let [_, offsets, value, mask @ ..] = op.args.as_slice() else { return Ok(()) };
         let roots = [*value, *offsets].into_iter().chain(mask.iter().copied()).collect();
         let sink = self.sink(SinkKind::Store(op), roots, *offsets, block);
-        let pinned = |&v: &Value| match self.plan.defs[v.index()] {
-            Def::Op(load) => self.pointer(load).is_ok_and(|p| p == param),
-            _ => true,
-        };
-        self.plan.sinks[sink].barrier = self.pins.iter().any(pinned);
+        self.plan.sinks[sink].barrier = self.in_order.params.contains(&param);
         Ok(())
     }
 

@@ -9,13 +9,13 @@
 //! tiles in slots; they, branches, loops with conditions and what has to stay in order with them are in no group with
 //! anything else.
 
+mod access_order;
 pub(crate) mod bit_affine;
 mod bits;
 mod build;
 mod control;
 pub(super) mod demanded;
 pub(super) mod lanes;
-mod load_order;
 pub(super) mod loop_groups;
 pub(super) mod materialize;
 mod prefetch;

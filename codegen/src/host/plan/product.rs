@@ -123,7 +123,7 @@ impl Builder<'_> {
     /// one that lies there as it would in a slot.
     pub(super) fn direct(&mut self, value: Value) -> Option<Direct> {
         let [left, right] = [LEFT, RIGHT].map(|side| self.loaded[side].contains(&value));
-        if !(left || right) || self.pins.contains(&value) {
+        if !(left || right) || self.in_order.loads.contains(&value) {
             return None;
         }
         let Def::Op(Op { kind: OpKind::Load { .. }, args, .. }) = self.plan.defs[value.index()] else {

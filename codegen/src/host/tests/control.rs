@@ -546,3 +546,69 @@ kernel @order(%x: ptr<f32>, %y: ptr<f32>) {
 }";
     check_text(text, &[f32s(256), f32s(1)], [1, 1, 1], 1e-4);
 }
+
+/// Stores of one element by several positions, iterations or operations happen in the order of the program.
+#[test]
+fn stores_that_meet_stay_in_order() {
+    let twice = "
+kernel @twice(%x: ptr<f32>, %z: ptr<f32>, %y: ptr<f32>) {
+  %i = range 0 256
+  %one = const 1 : tile<256xi32>
+  %j = map add %i, %one
+  %v = load %x, %i
+  %w = load %z, %i
+  store %y, %i, %v
+  store %y, %j, %w
+}";
+    check_text(twice, &[f32s(256), f32s(256), f32s(257)], [1, 1, 1], 0.0);
+    let modulo = "
+kernel @modulo(%x: ptr<f32>) {
+  %i = range 0 256
+  %n = const 8 : tile<256xi32>
+  %j = map rem_trunc %i, %n
+  %one = const 1.0 : tile<256xf32>
+  %v = load %x, %j
+  %w = map add %v, %one
+  store %x, %j, %w
+}";
+    check_text(modulo, &[f32s(8)], [1, 1, 1], 0.0);
+}
+
+#[test]
+fn iterations_that_meet_stay_in_order() {
+    let stores = "
+kernel @stores(%x: ptr<f32>, %y: ptr<f32>) {
+  %i = range 0 64
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  for %k in %zero..%three step %one {
+    %ks = splat %k [64]
+    %j = map add %i, %ks
+    %w = const 64 : tile<64xi32>
+    %row = map mul %ks, %w
+    %at = map add %row, %i
+    %v = load %x, %at
+    store %y, %j, %v
+    yield
+  }
+}";
+    check_text(stores, &[f32s(192), f32s(66)], [1, 1, 1], 0.0);
+    let in_place = "
+kernel @in_place(%x: ptr<f32>) {
+  %i = range 0 64
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %three = const 3 : i32
+  for %k in %zero..%three step %one {
+    %ks = splat %k [64]
+    %j = map add %i, %ks
+    %v = load %x, %j
+    %kf = cast %ks f32
+    %o = map fma %v, %v, %kf
+    store %x, %j, %o
+    yield
+  }
+}";
+    check_text(in_place, &[f32s(66)], [1, 1, 1], 0.0);
+}
