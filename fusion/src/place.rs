@@ -234,7 +234,7 @@ impl Alignments {
                 let bytes = start * ty.strides[usize::from(*dim)] * size;
                 1 << bytes.trailing_zeros().min(4)
             }
-            Op::View(View::Reshape | View::Permute(_) | View::Expand) => 16,
+            Op::View(View::Reshape | View::Permute(_) | View::Expand | View::Window(_)) => 16,
             _ => return 16,
         };
         self.of_view(graph, operand).min(below)

@@ -6,16 +6,18 @@ use tilefuse::random::{Outcome, Program, run_fused};
 
 use crate::common::{device, on_cpu, setup};
 
-/// Inputs of 256 whole numbers `%0`, of as many numbers `%1`, and of one number in f32 `%2`, of which `calls` compute `%9`. libtorch
+/// Inputs of 256 whole numbers `%0`, of as many numbers `%1`, of one number in f32 `%2`, and of integers `%7`, of which `calls` compute `%9`. libtorch
 /// rounds once more in what is left of whole vectors, of which there is nothing.
 fn program(kind: &str, calls: &str) -> Program {
     let text = format!(
         "s0 = {kind} 256 ints 1 240
          s1 = {kind} 256 normal
          s2 = f32 1 normal
+         s3 = i64 256 ints 1 1000
          %0 = input s0 [4, 64] strides [64, 1] offset 0
          %1 = input s1 [4, 64] strides [64, 1] offset 0
          %2 = input s2 [] strides [] offset 0
+         %7 = input s3 [4, 64] strides [64, 1] offset 0
          {calls}
          return %9!"
     );
@@ -69,6 +71,24 @@ fn positions_in_parts_are_those_of_what_was_rounded() {
     is_eagers(&text.parse().unwrap(), device());
 }
 
+/// A tensor of another type is rounded first unless libtorch takes it as a number of the host.
+#[test]
+fn tensors_are_of_the_operands_type() {
+    let calls = [
+        "%9! = mul.Tensor(%2, %0)",
+        "%9! = add.Tensor(%2, %1, 1)",
+        "%9! = sub.Tensor(%2, %1, 1)",
+        "%9! = mul.Tensor(%0, %7)",
+        "%9! = mul.Tensor(%7, %0)",
+        "%9! = add.Tensor(%0, %7, 1)",
+        "%9! = maximum(%0, %7)",
+        "%9! = mul.Tensor(%0, %2)",
+        "%9! = add.Tensor(%1, %2, 1)",
+        "%9! = sub.Tensor(%1, %2, 1)",
+    ];
+    are_eagers(&calls, device());
+}
+
 /// On a GPU the last bits of these functions are others than libtorch's, and some numbers are not rounded.
 #[test]
 fn numbers_are_of_the_operands_type_on_the_cpu() {
@@ -98,6 +118,9 @@ fn values_near_an_edge_are_rounded_before() {
     let near = |calls: &str| format!("%3 = mul.Scalar(%1, 0.0001)\n{calls}");
     let calls = [
         near("%4 = add.Scalar(%3, 2.0, 1)\n%9! = pow.Scalar(-2.0, %4)"),
+        near("%4 = add.Scalar(%3, 2.0, 1)\n%9! = div.Scalar_mode(%4, 0.5, \"floor\")"),
+        near("%4 = add.Scalar(%3, 2.0, 1)\n%9! = lt.Tensor(%4, %2)"),
+        "%3 = mul.Scalar(%1, 0.0)\n%4 = add.Scalar(%3, 0.0002, 1)\n%5 = add.Scalar(%4, 1.0, 1)\n%9! = logit(%5, none)".into(),
         near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = acos(%4)"),
         near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = asin(%4)"),
         near("%4 = add.Scalar(%3, 1.0, 1)\n%9! = atanh(%4)"),

@@ -352,11 +352,22 @@ impl Builder<'_> {
         let mut args: SmallVec<[KExpr; 3]> = SmallVec::new();
         for &operand in operands {
             let arg = self.value(operand, index, valid)?;
-            let elem = self.graph.ty(operand).dtype.elem().ok_or(Refusal::ElementType)?;
+            let elem = self.unwidened(operand).ok_or(Refusal::ElementType)?;
             args.push(if jumps(function) { self.round_to(arg, elem) } else { arg });
         }
         self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
         Ok(self.kernel.intern(KNode::Map(function, args)))
+    }
+
+    /// The element type of a value, or of what it was converted from where that is a narrower float.
+    fn unwidened(&self, value: ValueRef) -> Option<Elem> {
+        let elem = self.graph.ty(value).dtype.elem()?;
+        let from = match self.graph.node(value.node).op {
+            Op::Cast => self.graph.operands(value.node).first().copied(),
+            _ => None,
+        };
+        let narrow = from.and_then(|from| self.graph.ty(from).dtype.elem());
+        Some(narrow.filter(|n| elem.is_float() && n.is_float() && n.bytes() < elem.bytes()).unwrap_or(elem))
     }
 
     fn convert(
@@ -486,7 +497,9 @@ impl Builder<'_> {
         let dynamic = Dynamic { index: position, stride: 0, bound };
         let found = self.gathered(operands[0], at.clone(), var, dynamic, valid)?;
         let checks = |node: &KNode| match node {
-            KNode::Load { dynamic: Some(d), .. } => d.index == position && d.bound == bound,
+            KNode::Load { dynamic: Some(d), mask, .. } => {
+                d.index == position && d.bound == bound && (mask.is_none() || *mask == valid)
+            }
             _ => false,
         };
         if self.kernel.exprs.iter().any(checks) {

@@ -55,12 +55,29 @@ fn computation(cx: &Cx, call: &Call<'_>, names: &[&str]) -> Option<Elem> {
     Some(result)
 }
 
-/// Both operands in the computation type. On the CPU libtorch rounds the first one to the result's type before.
+/// Both operands in the computation type, as libtorch takes them.
 fn operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
     let elem = computation(cx, call, &["self", "other"])?;
-    let first = if cx.device == Device::Cpu { call.elem()? } else { elem };
-    let first = cx.operand(call, "self", first)?;
-    Some((cx.cast(first, elem)?, cx.operand(call, "other", elem)?))
+    Some((taken(cx, call, "self", elem)?, taken(cx, call, "other", elem)?))
+}
+
+/// An operand in a wider type than the result's: a number as it is, a tensor rounded to the result's type before.
+fn taken(cx: &mut Cx, call: &Call<'_>, name: &str, elem: Elem) -> Option<ValueRef> {
+    let first = if is_number(cx, call, name) { elem } else { call.elem()? };
+    let value = cx.operand(call, name, first)?;
+    cx.cast(value, elem)
+}
+
+/// Whether libtorch takes an operand as a number of the host: on the CPU a second operand of one element, on a GPU one of the
+/// host without dimensions.
+fn is_number(cx: &Cx, call: &Call<'_>, name: &str) -> bool {
+    call.tensor(name).is_none_or(|value| {
+        let (ty, op) = (cx.graph.ty(value), &cx.graph.node(value.node).op);
+        match cx.device {
+            Device::Cpu => name == "other" && ty.numel() == 1,
+            _ => ty.rank() == 0 && (ty.device == Device::Cpu || matches!(op, Op::Scalar(_))),
+        }
+    })
 }
 
 /// Both operands in the result's type.
@@ -75,10 +92,10 @@ fn of_rounded(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueR
     cx.map(function, &[a, b])
 }
 
-/// Both operands in the type for operators of several steps.
+/// Both operands in the type for operators of several steps, as libtorch takes them.
 fn wide_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
     let elem = wide(call.elem()?);
-    Some((cx.operand(call, "self", elem)?, cx.operand(call, "other", elem)?))
+    Some((taken(cx, call, "self", elem)?, taken(cx, call, "other", elem)?))
 }
 
 fn binary(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
@@ -155,7 +172,7 @@ fn integer_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)
 
 /// A quotient of floats. On a GPU libtorch multiplies by the reciprocal of a number.
 fn divided(cx: &mut Cx, call: &Call<'_>, a: ValueRef, b: ValueRef) -> Option<ValueRef> {
-    if cx.device == Device::Cpu || !by_number(cx, call) {
+    if cx.device == Device::Cpu || !is_number(cx, call, "other") {
         return cx.map(ScalarFn::Div, &[a, b]);
     }
     let elem = cx.elem(b)?;
@@ -170,18 +187,6 @@ fn divided(cx: &mut Cx, call: &Call<'_>, a: ValueRef, b: ValueRef) -> Option<Val
     cx.map(ScalarFn::Mul, &[a, inverse])
 }
 
-/// Whether the divisor is one number. Of half types libtorch rounds each step of a rounded division by a tensor to the
-/// type, and nothing on the way of one by a number; on a GPU a number is one of the host.
-fn by_number(cx: &Cx, call: &Call<'_>) -> bool {
-    call.tensor("other").is_none_or(|other| {
-        let (ty, op) = (cx.graph.ty(other), &cx.graph.node(other.node).op);
-        match cx.device {
-            Device::Cpu => ty.numel() == 1,
-            _ => ty.rank() == 0 && (ty.device == Device::Cpu || matches!(op, Op::Scalar(_))),
-        }
-    })
-}
-
 /// Division rounded toward zero.
 fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
@@ -191,7 +196,7 @@ fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let (a, b) = wide_operands(cx, call)?;
     let quotient = divided(cx, call, a, b)?;
-    let rounded = if by_number(cx, call) { quotient } else { cx.cast(quotient, elem)? };
+    let rounded = if is_number(cx, call, "other") { quotient } else { cx.cast(quotient, elem)? };
     let value = cx.map(ScalarFn::Trunc, &[rounded])?;
     cx.cast(value, elem)
 }
@@ -211,7 +216,7 @@ fn floor_divide(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let (a, b) = wide_operands(cx, call)?;
     // On a GPU nothing on the way is rounded.
-    let whole = by_number(cx, call) || cx.device != Device::Cpu;
+    let whole = is_number(cx, call, "other") || cx.device != Device::Cpu;
     let settle = |cx: &mut Cx, value: ValueRef| {
         if whole { Some(value) } else { cx.cast(value, elem).and_then(|v| cx.cast(v, wide(elem))) }
     };

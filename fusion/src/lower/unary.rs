@@ -154,8 +154,13 @@ fn logit(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         let limited = cx.select(above, high, x)?;
         x = cx.select(below, low, limited)?;
     }
-    let one = cx.number(elem, 1.0);
-    let rest = cx.map(ScalarFn::Sub, &[one, x])?;
+    let (one, zero) = (cx.number(elem, 1.0), cx.number(elem, 0.0));
+    let mut rest = cx.map(ScalarFn::Sub, &[one, x])?;
+    if elem != call.elem()? {
+        // Of a half type much is 1 that is not in a wider one.
+        let is_one = cx.map(ScalarFn::Eq, &[x, one])?;
+        rest = cx.select(is_one, zero, rest)?;
+    }
     let odds = cx.map(ScalarFn::Div, &[x, rest])?;
     let value = cx.map(ScalarFn::Log, &[odds])?;
     cx.cast(value, call.elem()?)
