@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, Op, OpKind, Program, ScalarFn, Value};
+use tilefuse_block::{Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Value};
 
 /// A multiple of the numbers from 0 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,8 @@ struct Multiple {
     count: Option<i64>,
     /// The tile that holds the numbers, or the counter.
     of: Value,
+    /// The axis along which they run, if that is known and they are no counter's.
+    axis: Option<u8>,
     /// Whether they count the iterations of a loop.
     counter: bool,
 }
@@ -73,6 +75,9 @@ pub(crate) struct Origins<'p> {
 
 /// Stands for what is counted from the other end.
 const BACKWARD: Value = Value(u32::MAX);
+
+/// Sums below are those of 32 bits.
+const NEAR: i64 = 1 << 30;
 
 /// More summands than these are not looked at.
 const MOST: usize = 24;
@@ -150,40 +155,97 @@ impl<'p> Origins<'p> {
         }
     }
 
-    /// The offsets that are not masked off.
+    /// The offsets that are not masked off; `None` where they may wrap around.
     fn accessed(&self, access: Accessed, iterations: Iterations) -> Option<Offsets> {
         let mut offsets = self.offsets(access.offsets, iterations)?;
-        let mut conditions: SmallVec<[Value; 4]> = access.mask.into_iter().collect();
-        while let Some(condition) = conditions.pop() {
-            let Some(op) = self.ops[condition.index()] else { continue };
-            match op.kind {
-                OpKind::Map(ScalarFn::And)
-                | OpKind::Splat(_)
-                | OpKind::ExpandDims(_)
-                | OpKind::Broadcast(_)
-                | OpKind::Reshape(_)
-                | OpKind::Permute(_) => conditions.extend_from_slice(&op.args),
-                OpKind::Map(ScalarFn::Lt) => self.limit(&mut offsets, op),
-                _ => {}
+        for limit in access.mask.map(|mask| self.limits(mask)).unwrap_or_default() {
+            let same = |m: &&mut Multiple| {
+                m.of == limit.of && m.axis == limit.axis && (m.counter || m.axis.is_some())
+            };
+            for multiple in offsets.multiples.iter_mut().filter(same) {
+                multiple.count = multiple.count.into_iter().chain(limit.count).min();
             }
         }
         offsets.multiples.retain(|m| m.count != Some(1));
-        Some(offsets)
+        offsets.is_near().then_some(offsets)
     }
 
-    /// Leaves the numbers of a range away for which a comparison does not hold.
-    fn limit(&self, offsets: &mut Offsets, comparison: &Op) {
-        let of = |at: usize| comparison.args.get(at).and_then(|&arg| self.offsets(arg, Iterations::Any));
-        let (Some(small), Some(limit)) = (of(0), of(1).and_then(|limit| limit.number())) else { return };
-        if let ([only], true) = (&small.multiples[..], small.scalars.is_empty())
-            && only.by == 1
-            && only.of != BACKWARD
-        {
-            let count = limit.saturating_sub(small.constant).max(0);
-            for multiple in offsets.multiples.iter_mut().filter(|m| m.of == only.of) {
-                multiple.count = Some(multiple.count.map_or(count, |all| all.min(count)));
+    /// Of how many numbers a condition holds at most, each as what is counted.
+    fn limits(&self, condition: Value) -> SmallVec<[Multiple; 4]> {
+        let Some(op) = self.ops[condition.index()] else { return SmallVec::new() };
+        let of = |at: usize| op.args.get(at).map(|&arg| self.limits(arg)).unwrap_or_default();
+        match op.kind {
+            OpKind::Map(ScalarFn::And) => of(0).into_iter().chain(of(1)).collect(),
+            OpKind::Map(ScalarFn::Lt) => self.limit(op).into_iter().collect(),
+            _ if self.is_view(op) => {
+                let mut limits = of(0);
+                limits.iter_mut().for_each(|m| m.axis = self.axis_after(op, m.axis));
+                limits
+            }
+            _ => SmallVec::new(),
+        }
+    }
+
+    /// Of how many numbers of a range a comparison holds.
+    fn limit(&self, comparison: &Op) -> Option<Multiple> {
+        let of = |at: usize| self.offsets(*comparison.args.get(at)?, Iterations::Any);
+        let (small, limit) = (of(0)?, of(1)?.number()?);
+        let &[only] = &small.multiples[..] else { return None };
+        let counts = only.by == 1 && only.of != BACKWARD && small.scalars.is_empty() && small.is_near();
+        counts.then(|| Multiple { count: Some(limit.saturating_sub(small.constant).max(0)), ..only })
+    }
+
+    /// Whether an operation gives the elements of its operand at other positions, or several times.
+    fn is_view(&self, op: &Op) -> bool {
+        use OpKind::{Broadcast, ExpandDims, Permute, Reshape, Splat};
+        matches!(op.kind, Splat(_) | ExpandDims(_) | Broadcast(_) | Reshape(_) | Permute(_))
+    }
+
+    /// The axis of a view's result that is this one of its operand.
+    fn axis_after(&self, op: &Op, axis: Option<u8>) -> Option<u8> {
+        let axis = axis?;
+        match &op.kind {
+            OpKind::ExpandDims(at) => Some(if axis >= *at { axis + 1 } else { axis }),
+            OpKind::Broadcast(_) => Some(axis),
+            OpKind::Permute(perm) => perm.iter().position(|&from| from == axis).map(|to| to as u8),
+            OpKind::Reshape(_) => {
+                // The same where axes of one element alone come or go.
+                let shape = |v: Value| &self.program.ty(v).shape;
+                let (old, new) = (shape(*op.args.first()?), shape(*op.results.first()?));
+                let long = |shape: &Shape| {
+                    let axes = shape.iter().enumerate().filter(|&(_, &extent)| extent > 1);
+                    axes.map(|(at, &extent)| (at as u8, extent)).collect::<SmallVec<[(u8, u32); 5]>>()
+                };
+                let (old, new) = (long(old), long(new));
+                let same = old.iter().map(|a| a.1).eq(new.iter().map(|a| a.1));
+                let at = old.iter().position(|a| a.0 == axis).filter(|_| same)?;
+                Some(new[at].0)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a tile of offsets is known to have each element once.
+    pub(crate) fn are_distinct(&self, tile: Value) -> bool {
+        let Some(mut offsets) = self.offsets(tile, Iterations::Same).filter(Offsets::is_near) else {
+            return false;
+        };
+        let shape = &self.program.ty(tile).shape;
+        let elements: i64 = shape.iter().map(|&extent| i64::from(extent)).product();
+        let whole = |m: &Multiple| m.count == Some(elements);
+        let along = |axis: usize, extent: u32| {
+            let covers = |m: &Multiple| m.axis == Some(axis as u8) && m.count == Some(extent.into());
+            extent == 1 || offsets.multiples.iter().any(covers)
+        };
+        let covered = shape.iter().enumerate().all(|(axis, &extent)| along(axis, extent))
+            || (offsets.multiples.len() == 1 && offsets.multiples.iter().all(whole));
+        offsets.multiples.sort_unstable_by_key(|m| m.by);
+        while let Some(last) = offsets.multiples.pop() {
+            if offsets.span().is_none_or(|(low, high)| high - low >= last.by) {
+                return false;
             }
         }
+        covered
     }
 
     /// A value as a sum; `None` where it is a tile of which too little is known, or changes with more than a counter.
@@ -210,18 +272,18 @@ impl<'p> Origins<'p> {
         let known = match op.kind {
             OpKind::Const(literal) if literal.elem.is_int() => Some(Offsets::constant(literal.bits as i64)),
             OpKind::Range { start, len } => {
-                let multiple = Multiple { by: 1, count: Some(i64::from(len)), of: value, counter: false };
+                let multiple =
+                    Multiple { by: 1, count: Some(i64::from(len)), of: value, axis: Some(0), counter: false };
                 Some(Offsets {
                     multiples: SmallVec::from_slice(&[multiple]),
                     ..Offsets::constant(start.into())
                 })
             }
-            OpKind::Splat(_)
-            | OpKind::ExpandDims(_)
-            | OpKind::Broadcast(_)
-            | OpKind::Reshape(_)
-            | OpKind::Permute(_)
-            | OpKind::Assume(_) => of(0),
+            OpKind::Assume(_) => of(0),
+            _ if self.is_view(op) => of(0).map(|mut sum| {
+                sum.multiples.iter_mut().for_each(|m| m.axis = self.axis_after(op, m.axis));
+                sum
+            }),
             OpKind::Cast(Elem::I64) if self.program.ty(op.args[0]).elem() == Some(Elem::I32) => of(0),
             OpKind::Map(ScalarFn::Add) => of(0).zip(of(1)).and_then(|(a, b)| a.plus(&b)),
             OpKind::Map(ScalarFn::Sub) => of(0).zip(of(1)).and_then(|(a, b)| a.plus(&b.times(-1)?)),
@@ -243,7 +305,7 @@ impl<'p> Origins<'p> {
         let (first, step) = (of(0)?, of(2)?.number().filter(|&step| step > 0)?);
         let to = of(1).and_then(|to| to.number()).zip(first.number());
         let count = to.map(|(to, from)| to.saturating_sub(from).max(0).saturating_add(step - 1) / step);
-        let multiple = Multiple { by: step, count, of: counter, counter: true };
+        let multiple = Multiple { by: step, count, of: counter, axis: None, counter: true };
         first.plus(&Offsets { multiples: SmallVec::from_slice(&[multiple]), ..Offsets::default() })
     }
 }
@@ -285,12 +347,22 @@ impl Offsets {
         Some(self)
     }
 
-    /// The smallest and the largest of the numbers, without the scalars; `None` where there is no largest, or 32 bits do not hold it.
+    /// Whether none of what is known of it is so large that 32 bits might not hold the sum. Loops of unknown bounds are taken not to
+    /// go that far.
+    fn is_near(&self) -> bool {
+        let near = |n: i64| n.abs() < NEAR;
+        let far =
+            |sum: i64, m: &Multiple| m.by.checked_mul(m.count.map_or(1, |count| count - 1))?.checked_add(sum);
+        self.multiples.iter().all(|m| near(m.by))
+            && near(self.constant)
+            && self.multiples.iter().try_fold(self.constant, far).is_some_and(near)
+    }
+
+    /// The smallest and the largest of the numbers, without the scalars; `None` where there is no largest.
     fn span(&self) -> Option<(i64, i64)> {
         let far = |sum: i64, m: &Multiple| m.by.checked_mul(m.count? - 1)?.checked_add(sum);
         let high = self.multiples.iter().try_fold(self.constant, far)?;
-        let near = |n: i64| n.abs() < i64::from(i32::MAX / 2);
-        (near(self.constant) && near(high)).then_some((self.constant, high))
+        Some((self.constant, high))
     }
 
     /// Takes the multiple of `by` away, if there is one.
@@ -388,6 +460,99 @@ mod tests {
         assert_eq!([31, 16, 0].map(|width| apart(0, 48, width)), [false, true, true]);
     }
 
+    /// What a mask says of columns is nothing about rows of the same numbers.
+    #[test]
+    fn a_range_along_two_axes() {
+        let text = "
+kernel @rows(%y: ptr<f32>) {
+  %r = range 0 32
+  %re = expand_dims %r axis 1
+  %ce = expand_dims %r axis 0
+  %rb = broadcast %re [32, 32]
+  %cb = broadcast %ce [32, 32]
+  %p = const 32 : tile<32x32xi32>
+  %rs = map mul %rb, %p
+  %at = map add %rs, %cb
+  %one = const 1 : tile<32x32xi32>
+  %m = map lt %cb, %one
+  %v = const 1.0 : tile<32x32xf32>
+  store %y, %at, %v, mask %m
+  %b = map add %at, %p
+  store %y, %b, %v
+  %two = const 2 : tile<32x32xi32>
+  %few = map lt %rb, %two
+  store %y, %at, %v, mask %few
+  %far = const 64 : tile<32x32xi32>
+  %behind = map add %at, %far
+  store %y, %behind, %v
+}";
+        let apart = |a: usize, b: usize| {
+            with_stores(text, |origins, stores| origins.are_apart(stores[a], stores[b], Iterations::Any))
+        };
+        assert_eq!([(0, 1), (0, 3), (2, 1), (2, 3)].map(|(a, b)| apart(a, b)), [false, false, false, true]);
+    }
+
+    /// Constants of 32 bits wrap around.
+    #[test]
+    fn far_offsets() {
+        let text = "
+kernel @far(%y: ptr<f32>, %n: i32) {
+  %c = const 65536 : i32
+  %m = map add %n, %c
+  %a0 = map mul %m, %c
+  %b0 = map mul %n, %c
+  %r = range 0 256
+  %three = const 3 : tile<256xi32>
+  %r3 = map mul %r, %three
+  %as = splat %a0 [256]
+  %bs = splat %b0 [256]
+  %a = map add %as, %r3
+  %b = map add %bs, %r3
+  %v = const 1.0 : tile<256xf32>
+  store %y, %a, %v
+  store %y, %b, %v
+}";
+        assert!(!with_stores(text, |origins, stores| origins.are_apart(
+            stores[0],
+            stores[1],
+            Iterations::Any
+        )));
+    }
+
+    #[test]
+    fn elements_that_repeat() {
+        let text = "
+kernel @repeat(%y: ptr<f32>) {
+  %i = range 0 64
+  %v = const 1.0 : tile<64xf32>
+  store %y, %i, %v
+  %z = const 0 : tile<64xi32>
+  store %y, %z, %v
+  %n = const 8 : tile<64xi32>
+  %m = map rem_floor %i, %n
+  store %y, %m, %v
+  %sq = reshape %i [8, 8]
+  %w = const 1.0 : tile<8x8xf32>
+  store %y, %sq, %w
+  %r = range 0 8
+  %re = expand_dims %r axis 1
+  %rb = broadcast %re [8, 8]
+  store %y, %rb, %w
+  %ten = const 10 : tile<8x8xi32>
+  %rs = map mul %rb, %ten
+  %both = map add %rs, %rb
+  store %y, %both, %w
+  %ce = expand_dims %r axis 0
+  %cb = broadcast %ce [8, 8]
+  %at = map add %rs, %cb
+  store %y, %at, %w
+}";
+        let distinct: Vec<bool> = with_stores(text, |origins, stores| {
+            stores.iter().map(|store| origins.are_distinct(store.offsets)).collect()
+        });
+        assert_eq!(distinct, [true, false, false, true, false, false, true]);
+    }
+
     /// Whether 64 elements from `by * k` on, in iterations `k`, do not change places.
     fn stays(by: i32, bound: &str) -> bool {
         let text = format!(
@@ -447,5 +612,31 @@ mod tests {
     #[test]
     fn stores_wait_where_runs_meet() {
         assert_eq!([256, 512, -256, 255, 128, -255].map(barriers), [0, 0, 0, 1, 1, 1]);
+    }
+
+    /// Where an element is at several positions of a tile, other threads write it, or read it.
+    #[test]
+    fn threads_wait_where_offsets_repeat() {
+        let barriers = |offsets: &str, ops: &str| {
+            let text = format!(
+                "kernel @repeat(%x: ptr<i32> align(16), %y: ptr<i32> align(16)) warps(4) {{
+                   %i = range 0 128
+                   %n = const 32 : tile<128xi32>
+                   %one = const 1 : tile<128xi32>
+                   %at = map {offsets}
+                   {ops}
+                   store %y, %i, %v
+                 }}"
+            );
+            let program = tilefuse_block::parse_valid(&text).unwrap();
+            let ptx = compile_ptx(&program, Target::Sm80, &PtxOptions::default()).unwrap();
+            ptx.text.matches("bar.sync").count()
+        };
+        let in_place = "%v = load %x, %at\n%w = map add %v, %one\nstore %x, %at, %w";
+        let written = "%m = map lt %i, %n\nstore %x, %at, %i, mask %m\n%v = load %x, %at";
+        let counted = "%old = atomic add %x, %at, %one order relaxed\n%v = load %x, %at";
+        let count = |offsets: &str| [in_place, written, counted].map(|ops| barriers(offsets, ops));
+        assert_eq!(count("rem_floor %i, %n"), [1, 1, 1]);
+        assert_eq!(count("mul %i, %n"), [0, 0, 0]);
     }
 }

@@ -67,7 +67,7 @@ impl<'a> Lower<'a> {
         let access = Access { elem, suffix: format!(".{}.{scope}", order.name()) };
         let addresses = self.addresses(op, layout, 1)?;
         let releases = matches!(order, MemoryOrder::Release | MemoryOrder::AcqRel);
-        let read = self.hazards.before_read(op, layout);
+        let read = self.hazards.before_read(self.plan, op, layout);
         let met = read.or_else(|| self.hazards.before_write(self.plan, op, layout));
         if let Some(why) = met.or(releases.then_some(BarrierReason::Order)) {
             self.barrier(why);

@@ -1,7 +1,7 @@
 //! What is known of integer tiles along each axis: runs of consecutive values, runs of equal values, divisibility.
 //!
 //! The facts decide how wide memory accesses are. They hold modulo the width of the kind; values that are built from
-//! non-negative parts by `add` and `mul` are taken not to wrap, as the offsets of a program must not.
+//! non-negative parts by `add`, and by `mul` with what may be a stride, are taken not to wrap, as the offsets of a program must not.
 //!
 //! ```text
 //! kernel @facts(%x: ptr<f32> align(16), %n: i32) {
@@ -46,6 +46,9 @@ use super::passes::{Seen, unique};
 /// The largest divisibility that is tracked.
 const MAX_DIV: u64 = 1 << 32;
 
+/// Factors from here on are no strides but make products that are to wrap, as those of a hash.
+const LARGEST_STRIDE: i64 = 1 << 26;
+
 /// Facts of one tile.
 ///
 /// Along axis `a`, the aligned groups of `run[a]` elements hold consecutive values, and the aligned groups of
@@ -59,6 +62,7 @@ pub(crate) struct Axis {
     pub(crate) slope: SmallVec<[Option<i64>; 4]>,
     pub(crate) div: u64,
     pub(crate) constant: Option<i64>,
+    /// Whether no element is negative, nor stands for a negative one as unsigned numbers from 2^31 on do.
     nonneg: bool,
 }
 
@@ -76,7 +80,7 @@ impl Axis {
             slope: SmallVec::from_elem(Some(0), shape.len()),
             div: low_bit(value),
             constant: Some(value),
-            nonneg: value >= 0,
+            nonneg: (0..1 << 31).contains(&value),
         }
     }
 
@@ -249,9 +253,20 @@ fn reshape(from: &Axis, old: &Shape, new: &Shape) -> Axis {
 }
 
 fn cast(from: &Axis, old: Option<Elem>, to: Elem) -> Axis {
-    let widens = old.is_some_and(|e| e.is_int() && e.bytes() <= to.bytes()) && to.is_int();
-    if widens {
-        return from.clone();
+    if let Some(old) = old.filter(|e| e.is_int() && to.is_int() && e.bytes() <= to.bytes()) {
+        let (bits, unsigned) = (8 * old.bytes().min(8), old.is_unsigned_int());
+        let fits = |c: &i64| *c >= 0 && (bits > 32 || *c < 1 << (bits - 1));
+        let mut out = from.clone();
+        if unsigned != to.is_unsigned_int() {
+            out.constant = from.constant.filter(fits);
+            out.nonneg &= from.constant.as_ref().is_none_or(fits);
+        }
+        if unsigned && old.bytes() < to.bytes() && !from.nonneg {
+            // It may have wrapped: what is below 0 ends up far behind the rest. Aligned groups lie on one side.
+            out.run.iter_mut().for_each(|run| *run = (*run).min(from.div));
+            out.slope.iter_mut().for_each(|slope| *slope = slope.filter(|&s| s == 0));
+        }
+        return out;
     }
     let rank = from.run.len();
     let slope = from.slope.iter().map(|s| s.filter(|&s| s == 0)).collect();
@@ -348,7 +363,8 @@ fn product(a: &Axis, b: &Axis, base: Axis) -> Axis {
         (Some(by), _) => Axis { slope: scaled(b, by), ..base },
         _ => base,
     };
-    Axis { div, constant, nonneg: a.nonneg && b.nonneg, ..base }
+    let strides = [a, b].iter().all(|x| x.constant.is_none_or(|c| c < LARGEST_STRIDE));
+    Axis { div, constant, nonneg: a.nonneg && b.nonneg && strides, ..base }
 }
 
 /// The part of the runs that starts at multiples of itself, for a divisor `d`.

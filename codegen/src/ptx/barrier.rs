@@ -97,8 +97,9 @@ impl Hazards {
     }
 
     /// Why a read must wait for the block, if it must.
-    pub(crate) fn before_read(&self, op: &Op, layout: &Layout) -> Option<BarrierReason> {
-        let written = self.writes.iter().find(|w| w.ptr == op.args[0] && !w.is_own(op.args[1], layout));
+    pub(crate) fn before_read(&self, plan: &Assignment, op: &Op, layout: &Layout) -> Option<BarrierReason> {
+        let is_own = |w: &Access| w.is_own(plan, op.args[1], layout);
+        let written = self.writes.iter().find(|w| w.ptr == op.args[0] && !is_own(w));
         written.map(|write| BarrierReason::Written(write.ptr))
     }
 
@@ -109,12 +110,12 @@ impl Hazards {
         let overlaps = |a: &Access| {
             let in_place =
                 program.ty(a.accessed.offsets).shape == *shape && (a.layout != *layout || a.is_replicated());
-            if a.ptr == op.args[0] { !a.is_own(op.args[1], layout) } else { in_place }
+            if a.ptr == op.args[0] { !a.is_own(plan, op.args[1], layout) } else { in_place }
         };
         let own = Accessed::by(op);
         let apart =
             |a: &Access| own.is_some_and(|own| plan.origins.are_apart(a.accessed, own, Iterations::Same));
-        let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout) && !apart(a);
+        let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(plan, op.args[1], layout) && !apart(a);
         let read = self.reads.iter().find(|a| overlaps(a)).map(|a| BarrierReason::Read(a.ptr));
         read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| BarrierReason::Written(a.ptr)))
     }
@@ -162,8 +163,9 @@ impl Access {
     }
 
     /// Whether the thread that did this access does the other one, of the same addresses.
-    fn is_own(&self, offsets: Value, layout: &Layout) -> bool {
-        self.accessed.offsets == offsets && self.layout == *layout && !self.is_replicated()
+    fn is_own(&self, plan: &Assignment, offsets: Value, layout: &Layout) -> bool {
+        let same = self.accessed.offsets == offsets && self.layout == *layout && !self.is_replicated();
+        same && plan.origins.are_distinct(offsets)
     }
 }
 

@@ -37,7 +37,7 @@ impl Words {
 impl<'a> Lower<'a> {
     pub(crate) fn load(&mut self, op: &'a Op) -> Result<()> {
         let layout = self.plan.access(op);
-        if let Some(why) = self.hazards.before_read(op, &layout) {
+        if let Some(why) = self.hazards.before_read(self.plan, op, &layout) {
             self.barrier(why);
         }
         let Move { group, uniform, shifted } = self.plan.moves(op);

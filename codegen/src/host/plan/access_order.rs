@@ -1,11 +1,10 @@
 //! Accesses that must not move.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 use tilefuse_block::{MemoryOrder, Op, OpKind, Value};
 
 use super::build::Builder;
-use super::{Bit, BlockId, Def, Loop, Map, ONE, SinkId, SinkKind, shape_bits};
+use super::{BlockId, Def, Loop, SinkId, SinkKind};
 use crate::disjoint::{Accessed, Iterations, Origins};
 
 /// What must happen at its place in the program.
@@ -71,7 +70,7 @@ impl Builder<'_> {
         let Some(places) = stores.iter().map(access).collect::<Option<Vec<_>>>() else { return true };
         let alone = places.len() == 1;
         places.iter().enumerate().any(|(at, &(block, access))| {
-            let repeats = !alone && !self.is_injective(access.offsets);
+            let repeats = !alone && !origins.are_distinct(access.offsets);
             let meets = |&(other, others): &(BlockId, Accessed)| {
                 (block, access.offsets) != (other, others.offsets)
                     && !origins.are_apart(access, others, Iterations::Any)
@@ -82,29 +81,13 @@ impl Builder<'_> {
         })
     }
 
-    /// Whether a tile of offsets is known to have each element once.
-    fn is_injective(&self, offsets: Value) -> bool {
-        let bits: Map =
-            (0..shape_bits(&self.plan.program.ty(offsets).shape) as Bit).map(|bit| bit + ONE + 1).collect();
-        let affine = self.plan.affine(offsets, &bits);
-        let mut strides: SmallVec<[i64; 20]> =
-            bits.iter().map(|&bit| affine.stride(bit).map_or(0, i64::abs)).collect();
-        strides.sort_unstable();
-        let mut sum = 0i64;
-        strides.iter().all(|&stride| {
-            let apart = stride > sum;
-            sum = sum.saturating_add(stride);
-            apart
-        })
-    }
-
     /// Whether a load may be done wherever its value is needed although its buffer is written: all stores come
     /// after all uses, in the same list of operations, and touch at each position the element that is read there.
     fn may_move(&self, origins: &Origins<'_>, value: Value, load: &Op, stores: &[SinkId]) -> bool {
         let plan = &self.plan;
         let block = plan.home[value.index()];
         let once = Accessed::by(load).is_some_and(|read| {
-            self.is_injective(read.offsets) && (!self.iterates(block) || origins.stays_in_place(read))
+            origins.are_distinct(read.offsets) && (!self.iterates(block) || origins.stays_in_place(read))
         });
         if !once {
             return false;
