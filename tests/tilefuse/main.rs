@@ -27,6 +27,7 @@ mod compare;
 mod conv;
 mod conv_packed;
 mod conv_transposed;
+mod corners;
 mod dependent_launch;
 mod devices;
 mod edge;

@@ -327,7 +327,7 @@ impl Builder<'_> {
         self.kernel.intern(KNode::Cast(value, to))
     }
 
-    /// Rounds a value that stands for one of a narrower kind, unless it is one exactly.
+    /// Rounds a value that stands for one of a narrower kind, unless it is one exactly; it keeps its own kind.
     pub(super) fn round_to(&mut self, value: KExpr, narrow: Elem) -> KExpr {
         if compute_elem(narrow) == narrow {
             return value;
@@ -337,8 +337,9 @@ impl Builder<'_> {
             KNode::Cast(inner, _) if self.kernel.info(inner).elem == narrow => return value,
             _ => {}
         }
+        let elem = self.kernel.info(value).elem;
         let rounded = self.cast(value, narrow);
-        self.cast(rounded, compute_elem(narrow))
+        self.cast(rounded, elem)
     }
 
     fn map(

@@ -375,11 +375,14 @@ fn fmin(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     if call.elem()?.is_float() { binary(cx, call, ScalarFn::FMin) } else { minimum(cx, call) }
 }
 
+/// A limit that is a NaN and the only one limits nothing; `clamp_min` and `clamp_max` by it are NaN.
 fn clamp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     let mut value = cx.operand(call, "self", elem)?;
+    let is_only = call.args.absent("min") != call.args.absent("max") && matches!(call.name, "clamp" | "clip");
     for (name, max) in [("min", true), ("max", false)] {
-        if !call.args.absent(name) {
+        let is_nan = call.args.number(name).is_some_and(|limit| limit.as_f64().is_nan());
+        if !call.args.absent(name) && !(is_only && is_nan) {
             let bound = cx.operand(call, name, elem)?;
             value = bounded(cx, value, bound, max)?;
         }

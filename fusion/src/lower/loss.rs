@@ -74,7 +74,7 @@ fn huber(cx: &mut Cx, call: &Call<'_>, difference: ValueRef) -> Option<ValueRef>
     let low = cx.map(ScalarFn::Mul, &[half, magnitude])?;
     let beyond = cx.map_number(ScalarFn::Sub, magnitude, 0.5 * delta)?;
     let high = cx.map_number(ScalarFn::Mul, beyond, delta)?;
-    let near = cx.map_number(ScalarFn::Le, magnitude, delta)?;
+    let near = cx.map_number(ScalarFn::Lt, magnitude, delta)?;
     cx.select(near, low, high)
 }
 

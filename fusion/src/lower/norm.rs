@@ -81,6 +81,10 @@ fn layer_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     let (dims, sizes) = trailing(cx, call, x)?;
     let eps = call.args.float("eps").unwrap_or(1e-5);
     let x = cx.widen(x)?;
+    if cx.graph.ty(x).numel() == 0 && call.outs.len() > 1 {
+        // The mean of nothing is 0 here.
+        return None;
+    }
     let [mean, inverse, deviation] = statistics(cx, call, x, &dims, eps)?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &sizes)?;
@@ -130,7 +134,14 @@ fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     if cx.device != Device::Cpu {
         variance = finite(cx, variance)?;
     }
-    let inverse = inverse_deviation(cx, variance, call.args.float("eps")?)?;
+    let eps = call.args.float("eps")?;
+    let mut inverse = inverse_deviation(cx, variance, eps)?;
+    if eps == 0.0 {
+        // The statistics of a batch norm have 0 for the inverse of no deviation.
+        let none = cx.map_number(ScalarFn::Eq, variance, 0.0)?;
+        let zero = cx.elem(inverse).map(|elem| cx.number(elem, 0.0))?;
+        inverse = cx.select(none, zero, inverse)?;
+    }
     let (mean, inverse) = (cx.cast(mean, wide(elem))?, cx.cast(inverse, wide(elem))?);
     let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;

@@ -170,7 +170,9 @@ fn flattened(
     let mut flat = shape[..rank - 2].to_vec();
     flat.push(rows * columns);
     let flat = cx.reshape(moved, &flat)?;
-    Some((perm, flat, if offset >= 0 { offset } else { -offset * columns }, columns + 1))
+    // Of a diagonal outside of the matrix no element is taken.
+    let below = || offset.checked_neg().and_then(|row| row.checked_mul(columns)).unwrap_or(0);
+    Some((perm, flat, if offset >= 0 { offset } else { below() }, columns + 1))
 }
 
 fn diagonal(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
