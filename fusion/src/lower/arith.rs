@@ -382,10 +382,11 @@ fn clamp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let is_only = call.args.absent("min") != call.args.absent("max") && matches!(call.name, "clamp" | "clip");
     for (name, max) in [("min", true), ("max", false)] {
         let is_nan = call.args.number(name).is_some_and(|limit| limit.as_f64().is_nan());
-        if !call.args.absent(name) && !(is_only && is_nan) {
-            let bound = cx.operand(call, name, elem)?;
-            value = bounded(cx, value, bound, max)?;
+        if call.args.absent(name) || is_only && is_nan {
+            continue;
         }
+        let bound = cx.operand(call, name, elem)?;
+        value = bounded(cx, value, bound, max)?;
     }
     cx.broadcast(value, &call.out().shape)
 }

@@ -136,8 +136,8 @@ fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let eps = call.args.float("eps")?;
     let mut inverse = inverse_deviation(cx, variance, eps)?;
-    if eps == 0.0 {
-        // The statistics of a batch norm have 0 for the inverse of no deviation.
+    if eps == 0.0 && cx.device == Device::Cpu {
+        // There the statistics of a batch norm have 0 for the inverse of no deviation; on a GPU it is infinite.
         let none = cx.map_number(ScalarFn::Eq, variance, 0.0)?;
         let zero = cx.elem(inverse).map(|elem| cx.number(elem, 0.0))?;
         inverse = cx.select(none, zero, inverse)?;
