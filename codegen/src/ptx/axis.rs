@@ -648,4 +648,56 @@ mod tests {
             check(&b.finish());
         }
     }
+
+    /// The facts of the last value before the store of a program.
+    fn last(text: &str) -> Axis {
+        let program = tilefuse_block::parse_valid(text).unwrap();
+        let store = program.body.ops.iter().find(|op| matches!(op.kind, OpKind::Store { .. })).unwrap();
+        analyze(&program)[store.args[1].index()].clone()
+    }
+
+    /// What wrapped around below 0 is far behind the rest in more bits.
+    #[test]
+    fn unsigned_numbers_in_more_bits() {
+        let offsets = |two: u32| {
+            last(&format!(
+                "kernel @u32(%y: ptr<f32>) {{
+                   %i = range 0 256
+                   %u = cast %i u32
+                   %two = const {two} : tile<256xu32>
+                   %d = map add %u, %two
+                   %at = cast %d i64
+                   %v = const 1.0 : tile<256xf32>
+                   store %y, %at, %v
+                 }}"
+            ))
+        };
+        let (plus, minus) = (offsets(2), offsets(u32::MAX - 1));
+        assert_eq!((plus.slope[0], plus.run[0], plus.is_nonnegative()), (Some(1), 256, true));
+        assert_eq!((minus.slope[0], minus.run[0], minus.is_nonnegative()), (None, 2, false));
+    }
+
+    /// A product by more than a stride may be negative, so that its truncated quotients are no floors.
+    #[test]
+    fn products_that_wrap() {
+        let quotient = |factor: i32| {
+            last(&format!(
+                "kernel @wrap(%y: ptr<f32>) {{
+                   %i = range 0 256
+                   %pid = program_id 0
+                   %k = const {factor} : i32
+                   %h = map mul %pid, %k
+                   %hs = splat %h [256]
+                   %hh = map add %hs, %i
+                   %four = const 4 : tile<256xi32>
+                   %q = map div_trunc %hh, %four
+                   %v = const 1.0 : tile<256xf32>
+                   store %y, %q, %v
+                 }}"
+            ))
+        };
+        let (stride, hash) = (quotient(1024), quotient(2_147_483_632));
+        assert_eq!((stride.same[0], stride.is_nonnegative()), (4, true));
+        assert_eq!((hash.same[0], hash.is_nonnegative()), (1, false));
+    }
 }
