@@ -1,7 +1,7 @@
 //! Whether accesses have elements in common, within an iteration of the loops around them and between iterations.
 //!
 //! Offsets are the sum of a constant, of scalars of which nothing is known, and of multiples of positions and of the counters of
-//! loops:
+//! loops, as [`Affine`] says:
 //!
 //! ```text
 //! for %k in %zero..%n step %two {       %k     = 2 * [0..)
@@ -15,12 +15,22 @@
 //!
 //! Where all smaller summands together stay below it, a multiple is a digit: two offsets are the same only if it is.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Value};
+use tilefuse_block::affine::{Affine, Base, Facts, Prefix};
+use tilefuse_block::{Literal, Op, OpKind, Program, ScalarFn, Value};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counted {
+    /// Positions along an axis of the tile.
+    Axis(usize),
+    /// The iterations of the loop with this counter.
+    Loop(Value),
+    /// Several of these together, or one from its last to its first.
+    Other,
+}
 
 /// A multiple of the numbers from 0 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,12 +38,7 @@ struct Multiple {
     by: i64,
     /// Of how many numbers; `None` where a loop's bounds are not known.
     count: Option<i64>,
-    /// The tile that holds the numbers, or the counter.
-    of: Value,
-    /// The axis along which they run, if that is known and they are no counter's.
-    axis: Option<u8>,
-    /// Whether they count the iterations of a loop.
-    counter: bool,
+    of: Counted,
 }
 
 /// The elements that an operation reads or writes.
@@ -51,39 +56,31 @@ impl Accessed {
     }
 }
 
-/// Offsets as a sum.
+/// Offsets as a sum, modulo two to the width of their kind.
 #[derive(Clone, Default, Debug)]
 struct Offsets {
     /// Scalars of which nothing is known, with their factors.
     scalars: BTreeMap<u32, i64>,
     constant: i64,
     multiples: SmallVec<[Multiple; 4]>,
+    /// The width, in bits.
+    width: u32,
 }
 
 /// Where values of a program come from.
 pub(crate) struct Origins<'p> {
     program: &'p Program,
+    facts: Affine,
     /// By value: the operation whose result it is.
     ops: Vec<Option<&'p Op>>,
     /// By value: the loop whose counter it is.
     counters: Vec<Option<&'p Op>>,
     /// By value: whether it may differ between iterations of a loop.
     varies: Vec<bool>,
-    /// Sums that are known.
-    sums: RefCell<FxHashMap<(Value, Iterations), Option<Offsets>>>,
 }
 
-/// Stands for what is counted from the other end.
-const BACKWARD: Value = Value(u32::MAX);
-
-/// Sums below are those of 32 bits.
-const NEAR: i64 = 1 << 30;
-
-/// More summands than these are not looked at.
-const MOST: usize = 24;
-
 /// What is known of the iterations in which two accesses happen.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Iterations {
     /// They are the same.
     Same,
@@ -96,10 +93,10 @@ impl<'p> Origins<'p> {
         let count = program.values.len();
         let mut origins = Origins {
             program,
+            facts: Affine::new(program),
             ops: vec![None; count],
             counters: vec![None; count],
             varies: vec![false; count],
-            sums: RefCell::default(),
         };
         origins.region(&program.body.ops, false);
         origins
@@ -124,25 +121,25 @@ impl<'p> Origins<'p> {
 
     /// Whether two accesses are known to have no element in common.
     pub(crate) fn are_apart(&self, a: Accessed, b: Accessed, iterations: Iterations) -> bool {
-        let (Some(a), Some(b)) = (self.accessed(a, iterations), self.accessed(b, iterations)) else {
-            return false;
+        let known = |iterations| {
+            let of = |access| self.accessed(access, iterations, true);
+            of(a).zip(of(b)).is_some_and(|(a, b)| a.scalars == b.scalars && apart(a, b))
         };
-        a.scalars == b.scalars && apart(a, b)
+        known(Iterations::Any) || (iterations == Iterations::Same && known(Iterations::Same))
     }
 
     /// Whether an element of an access is known to be at the same position of its tile in whatever iterations of the loops
     /// around it, where no element of the tile is at two positions.
     pub(crate) fn stays_in_place(&self, access: Accessed) -> bool {
-        self.accessed(access, Iterations::Any).is_some_and(|mut offsets| {
-            offsets.multiples.sort_unstable_by_key(|m| m.by);
-            while offsets.multiples.iter().any(|m| !m.counter) {
-                let Some(last) = offsets.multiples.pop() else { break };
-                if offsets.span().is_none_or(|(low, high)| high - low >= last.by) {
-                    return false;
-                }
-            }
-            true
-        })
+        let position = |m: &Multiple| !matches!(m.of, Counted::Loop(_));
+        self.accessed(access, Iterations::Any, false).is_some_and(|offsets| offsets.are_digits(position))
+    }
+
+    /// Whether a tile of offsets is known to have each element once.
+    pub(crate) fn are_distinct(&self, tile: Value) -> bool {
+        let Some(facts) = self.facts.get(tile) else { return false };
+        let Some(offsets) = self.along_axes(tile, facts).and_then(Offsets::normalised) else { return false };
+        offsets.multiples.iter().all(|m| m.by != 0) && offsets.are_digits(|_| true)
     }
 
     /// The number or truth value that every element of a value is known to be.
@@ -155,207 +152,172 @@ impl<'p> Origins<'p> {
         }
     }
 
-    /// The offsets that are not masked off; `None` where they may wrap around.
-    fn accessed(&self, access: Accessed, iterations: Iterations) -> Option<Offsets> {
+    /// The offsets that are not masked off; `None` where too little is known of them. With `joined`, numbers of which a mask limits
+    /// the sum are one.
+    fn accessed(&self, access: Accessed, iterations: Iterations, joined: bool) -> Option<Offsets> {
         let mut offsets = self.offsets(access.offsets, iterations)?;
         for limit in access.mask.map(|mask| self.limits(mask)).unwrap_or_default() {
-            let same = |m: &&mut Multiple| {
-                m.of == limit.of && m.axis == limit.axis && (m.counter || m.axis.is_some())
-            };
-            for multiple in offsets.multiples.iter_mut().filter(same) {
-                multiple.count = multiple.count.into_iter().chain(limit.count).min();
+            if joined || limit.limit.terms.is_empty() {
+                self.confine(&mut offsets, limit);
             }
         }
-        offsets.multiples.retain(|m| m.count != Some(1));
-        offsets.is_near().then_some(offsets)
+        offsets.multiples.retain(|m| m.by != 0 && m.count != Some(1));
+        offsets.normalised()
     }
 
-    /// Of how many numbers a condition holds at most, each as what is counted.
-    fn limits(&self, condition: Value) -> SmallVec<[Multiple; 4]> {
-        let Some(op) = self.ops[condition.index()] else { return SmallVec::new() };
-        let of = |at: usize| op.args.get(at).map(|&arg| self.limits(arg)).unwrap_or_default();
-        match op.kind {
-            OpKind::Map(ScalarFn::And) => of(0).into_iter().chain(of(1)).collect(),
-            OpKind::Map(ScalarFn::Lt) => self.limit(op).into_iter().collect(),
-            _ if self.is_view(op) => {
-                let mut limits = of(0);
-                limits.iter_mut().for_each(|m| m.axis = self.axis_after(op, m.axis));
-                limits
+    /// Conditions that hold wherever a mask is set.
+    fn limits(&self, mask: Value) -> SmallVec<[&Prefix; 2]> {
+        let prefixes: SmallVec<[&Prefix; 2]> =
+            self.facts.get(mask).iter().flat_map(|f| &f.prefixes).collect();
+        match self.ops[mask.index()] {
+            Some(op) if prefixes.is_empty() && op.kind == OpKind::Map(ScalarFn::And) => {
+                op.args.iter().flat_map(|&arg| self.limits(arg)).collect()
             }
-            _ => SmallVec::new(),
+            _ => prefixes,
         }
     }
 
-    /// Of how many numbers of a range a comparison holds.
-    fn limit(&self, comparison: &Op) -> Option<Multiple> {
-        let of = |at: usize| self.offsets(*comparison.args.get(at)?, Iterations::Any);
-        let (small, limit) = (of(0)?, of(1)?.number()?);
-        let &[only] = &small.multiples[..] else { return None };
-        let counts = only.by == 1 && only.of != BACKWARD && small.scalars.is_empty() && small.is_near();
-        counts.then(|| Multiple { count: Some(limit.saturating_sub(small.constant).max(0)), ..only })
-    }
-
-    /// Whether an operation gives the elements of its operand at other positions, or several times.
-    fn is_view(&self, op: &Op) -> bool {
-        use OpKind::{Broadcast, ExpandDims, Permute, Reshape, Splat};
-        matches!(op.kind, Splat(_) | ExpandDims(_) | Broadcast(_) | Reshape(_) | Permute(_))
-    }
-
-    /// The axis of a view's result that is this one of its operand.
-    fn axis_after(&self, op: &Op, axis: Option<u8>) -> Option<u8> {
-        let axis = axis?;
-        match &op.kind {
-            OpKind::ExpandDims(at) => Some(if axis >= *at { axis + 1 } else { axis }),
-            OpKind::Broadcast(_) => Some(axis),
-            OpKind::Permute(perm) => perm.iter().position(|&from| from == axis).map(|to| to as u8),
-            OpKind::Reshape(_) => {
-                // The same where axes of one element alone come or go.
-                let shape = |v: Value| &self.program.ty(v).shape;
-                let (old, new) = (shape(*op.args.first()?), shape(*op.results.first()?));
-                let long = |shape: &Shape| {
-                    let axes = shape.iter().enumerate().filter(|&(_, &extent)| extent > 1);
-                    axes.map(|(at, &extent)| (at as u8, extent)).collect::<SmallVec<[(u8, u32); 5]>>()
-                };
-                let (old, new) = (long(old), long(new));
-                let same = old.iter().map(|a| a.1).eq(new.iter().map(|a| a.1));
-                let at = old.iter().position(|a| a.0 == axis).filter(|_| same)?;
-                Some(new[at].0)
-            }
-            _ => None,
+    /// Narrows offsets to where a condition on a sum of positions and counters holds.
+    fn confine(&self, offsets: &mut Offsets, limit: &Prefix) -> Option<()> {
+        let mut sum = Offsets { width: 64, ..Offsets::default() };
+        sum.multiples.push(Multiple { by: limit.stride, count: None, of: Counted::Axis(limit.axis) });
+        for &(scalar, factor) in &limit.limit.terms {
+            self.add_counter(&mut sum, scalar, factor.checked_neg()?)?;
         }
+        let below = limit.limit.constant.checked_sub(sum.constant)?;
+        if !sum.scalars.is_empty() || sum.multiples.iter().any(|m| m.by <= 0) {
+            return None;
+        }
+        // The sum is a multiple of this.
+        let unit = sum.multiples.iter().fold(0, |all, m| gcd(all, m.by));
+        let count = below.checked_add(unit - 1)?.div_euclid(unit).max(0);
+        // Where the same sum is a part of the offsets, as the multiple of one number.
+        let place = |m: &Multiple| offsets.multiples.iter().position(|o| o.of == m.of);
+        let places: SmallVec<[usize; 4]> = sum.multiples.iter().map(place).collect::<Option<_>>()?;
+        let of = |at: usize| offsets.multiples[places[at]];
+        let (first, by) = (sum.multiples[0].by, of(0).by);
+        let same = |(at, m): (usize, &Multiple)| of(at).by.checked_mul(first) == by.checked_mul(m.by);
+        if !sum.multiples.iter().enumerate().all(same) {
+            return None;
+        }
+        if let &[only] = &places[..] {
+            let known = &mut offsets.multiples[only].count;
+            *known = Some(known.map_or(count, |known| known.min(count)));
+            return Some(());
+        }
+        let reach =
+            |sum: i64, (at, m): (usize, &Multiple)| m.by.checked_mul(of(at).count? - 1)?.checked_add(sum);
+        if sum.multiples.iter().enumerate().try_fold(0, reach).is_some_and(|last| last < below) {
+            return None;
+        }
+        let joined = Multiple { by: by.checked_mul(unit)? / first, count: Some(count), of: Counted::Other };
+        let parts: SmallVec<[Counted; 4]> = sum.multiples.iter().map(|m| m.of).collect();
+        offsets.multiples.retain(|m| !parts.contains(&m.of));
+        offsets.multiples.push(joined);
+        Some(())
     }
 
-    /// Whether a tile of offsets is known to have each element once.
-    pub(crate) fn are_distinct(&self, tile: Value) -> bool {
-        let Some(mut offsets) = self.offsets(tile, Iterations::Same).filter(Offsets::is_near) else {
-            return false;
+    /// Differences along the axes of a tile.
+    fn along_axes(&self, tile: Value, facts: &Facts) -> Option<Offsets> {
+        let ty = self.program.ty(tile);
+        let mut offsets = Offsets { width: ty.elem()?.bits(), ..Offsets::default() };
+        for (axis, (&stride, &extent)) in facts.strides.iter().zip(&ty.shape).enumerate() {
+            if extent != 1 {
+                let of = Counted::Axis(axis);
+                offsets.multiples.push(Multiple { by: stride?, count: Some(extent.into()), of });
+            }
+        }
+        Some(offsets)
+    }
+
+    /// Offsets as a sum; `None` where too little is known of a tile, or it changes with more than counters.
+    fn offsets(&self, tile: Value, iterations: Iterations) -> Option<Offsets> {
+        let facts = self.facts.get(tile)?;
+        let mut offsets = self.along_axes(tile, facts)?;
+        self.add(&mut offsets, facts.base.as_ref()?, 1, iterations)?;
+        Some(offsets)
+    }
+
+    /// Adds the multiple of a linear combination.
+    fn add(&self, offsets: &mut Offsets, base: &Base, by: i64, iterations: Iterations) -> Option<()> {
+        offsets.constant = base.constant.checked_mul(by)?.checked_add(offsets.constant)?;
+        for &(scalar, factor) in &base.terms {
+            let factor = factor.checked_mul(by)?;
+            match iterations {
+                Iterations::Any => self.add_counter(offsets, scalar, factor)?,
+                Iterations::Same => offsets.add_scalar(scalar, factor)?,
+            }
+        }
+        Some(())
+    }
+
+    /// Adds the multiple of a scalar in whatever iteration.
+    fn add_counter(&self, offsets: &mut Offsets, scalar: Value, by: i64) -> Option<()> {
+        let Some(op) = self.counters[scalar.index()] else {
+            return if self.varies[scalar.index()] { None } else { offsets.add_scalar(scalar, by) };
         };
-        let shape = &self.program.ty(tile).shape;
-        let elements: i64 = shape.iter().map(|&extent| i64::from(extent)).product();
-        let whole = |m: &Multiple| m.count == Some(elements);
-        let along = |axis: usize, extent: u32| {
-            let covers = |m: &Multiple| m.axis == Some(axis as u8) && m.count == Some(extent.into());
-            extent == 1 || offsets.multiples.iter().any(covers)
-        };
-        let covered = shape.iter().enumerate().all(|(axis, &extent)| along(axis, extent))
-            || (offsets.multiples.len() == 1 && offsets.multiples.iter().all(whole));
-        offsets.multiples.sort_unstable_by_key(|m| m.by);
-        while let Some(last) = offsets.multiples.pop() {
-            if offsets.span().is_none_or(|(low, high)| high - low >= last.by) {
-                return false;
-            }
-        }
-        covered
-    }
-
-    /// A value as a sum; `None` where it is a tile of which too little is known, or changes with more than a counter.
-    fn offsets(&self, value: Value, iterations: Iterations) -> Option<Offsets> {
-        if let Some(known) = self.sums.borrow().get(&(value, iterations)) {
-            return known.clone();
-        }
-        let sum = self.sum(value, iterations);
-        self.sums.borrow_mut().insert((value, iterations), sum.clone());
-        sum
-    }
-
-    fn sum(&self, value: Value, iterations: Iterations) -> Option<Offsets> {
-        let scalar = || {
-            let fixed = iterations == Iterations::Same || !self.varies[value.index()];
-            let scalars = BTreeMap::from([(value.0, 1)]);
-            (fixed && self.program.ty(value).rank() == 0).then(|| Offsets { scalars, ..Offsets::default() })
-        };
-        if let Some(op) = self.counters[value.index()].filter(|_| iterations == Iterations::Any) {
-            return self.counter(op, value);
-        }
-        let Some(op) = self.ops[value.index()] else { return scalar() };
-        let of = |at: usize| op.args.get(at).and_then(|&arg| self.offsets(arg, iterations));
-        let known = match op.kind {
-            OpKind::Const(literal) if literal.elem.is_int() => Some(Offsets::constant(literal.bits as i64)),
-            OpKind::Range { start, len } => {
-                let multiple =
-                    Multiple { by: 1, count: Some(i64::from(len)), of: value, axis: Some(0), counter: false };
-                Some(Offsets {
-                    multiples: SmallVec::from_slice(&[multiple]),
-                    ..Offsets::constant(start.into())
-                })
-            }
-            OpKind::Assume(_) => of(0),
-            _ if self.is_view(op) => of(0).map(|mut sum| {
-                sum.multiples.iter_mut().for_each(|m| m.axis = self.axis_after(op, m.axis));
-                sum
-            }),
-            OpKind::Cast(Elem::I64) if self.program.ty(op.args[0]).elem() == Some(Elem::I32) => of(0),
-            OpKind::Map(ScalarFn::Add) => of(0).zip(of(1)).and_then(|(a, b)| a.plus(&b)),
-            OpKind::Map(ScalarFn::Sub) => of(0).zip(of(1)).and_then(|(a, b)| a.plus(&b.times(-1)?)),
-            OpKind::Map(ScalarFn::Mul) => {
-                of(0).zip(of(1)).and_then(|(a, b)| match (a.number(), b.number()) {
-                    (_, Some(factor)) => a.times(factor),
-                    (Some(factor), _) => b.times(factor),
-                    _ => None,
-                })
-            }
-            _ => None,
-        };
-        known.or_else(scalar)
-    }
-
-    /// The counter of a loop.
-    fn counter(&self, op: &Op, counter: Value) -> Option<Offsets> {
-        let of = |at: usize| op.args.get(at).and_then(|&arg| self.offsets(arg, Iterations::Any));
-        let (first, step) = (of(0)?, of(2)?.number().filter(|&step| step > 0)?);
-        let to = of(1).and_then(|to| to.number()).zip(first.number());
-        let count = to.map(|(to, from)| to.saturating_sub(from).max(0).saturating_add(step - 1) / step);
-        let multiple = Multiple { by: step, count, of: counter, axis: None, counter: true };
-        first.plus(&Offsets { multiples: SmallVec::from_slice(&[multiple]), ..Offsets::default() })
+        let facts = |at: usize| self.facts.get(*op.args.get(at)?);
+        let (first, end) = (facts(0)?.base.as_ref()?, facts(1)?.base.as_ref());
+        // Steps are positive; of one that is not known, every number may be the next.
+        let step = facts(2)?.constant().unwrap_or(1).max(1);
+        let exact = facts(0)?.exact && facts(1)?.exact;
+        let range = end.and_then(|end| end.plus(first, -1)).filter(|r| exact && r.terms.is_empty());
+        let count = range.map(|r| r.constant.max(0).saturating_add(step - 1) / step);
+        self.add(offsets, first, by, Iterations::Any)?;
+        offsets.add_multiple(Multiple { by: by.checked_mul(step)?, count, of: Counted::Loop(scalar) })
     }
 }
 
 impl Offsets {
-    fn constant(constant: i64) -> Offsets {
-        Offsets { constant, ..Offsets::default() }
+    fn add_scalar(&mut self, scalar: Value, by: i64) -> Option<()> {
+        let factor = self.scalars.entry(scalar.0).or_default();
+        *factor = factor.checked_add(by)?;
+        if *factor == 0 {
+            self.scalars.remove(&scalar.0);
+        }
+        Some(())
     }
 
-    fn number(&self) -> Option<i64> {
-        (self.scalars.is_empty() && self.multiples.is_empty()).then_some(self.constant)
+    fn add_multiple(&mut self, multiple: Multiple) -> Option<()> {
+        match self.multiples.iter_mut().find(|m| m.of == multiple.of) {
+            Some(known) => known.by = known.by.checked_add(multiple.by)?,
+            None => self.multiples.push(multiple),
+        }
+        Some(())
     }
 
-    fn plus(mut self, other: &Offsets) -> Option<Offsets> {
-        self.constant = self.constant.checked_add(other.constant)?;
-        for (&scalar, &factor) in &other.scalars {
-            let sum = self.scalars.entry(scalar).or_default();
-            *sum = sum.checked_add(factor)?;
-        }
-        self.scalars.retain(|_, factor| *factor != 0);
-        self.multiples.extend(other.multiples.iter().copied());
-        (self.multiples.len() + self.scalars.len() <= MOST).then_some(self)
-    }
-
-    fn times(mut self, factor: i64) -> Option<Offsets> {
-        if factor == 0 {
-            return Some(Offsets::default());
-        }
-        self.constant = self.constant.checked_mul(factor)?;
-        for scaled in self.scalars.values_mut().chain(self.multiples.iter_mut().map(|m| &mut m.by)) {
-            *scaled = scaled.checked_mul(factor)?;
-        }
-        // Counted from the other end.
+    /// With factors that are not negative, in their order; `None` where the sum may wrap around.
+    fn normalised(mut self) -> Option<Offsets> {
         for multiple in self.multiples.iter_mut().filter(|m| m.by < 0) {
-            let last = multiple.by.checked_mul(multiple.count? - 1)?;
+            let last = multiple.by.checked_mul((multiple.count? - 1).max(0))?;
             self.constant = self.constant.checked_add(last)?;
-            (multiple.by, multiple.of) = (-multiple.by, BACKWARD);
+            *multiple = Multiple { by: multiple.by.checked_neg()?, of: reversed(multiple.of), ..*multiple };
         }
-        Some(self)
+        self.multiples.sort_unstable_by_key(|m| m.by);
+        self.is_near().then_some(self)
     }
 
-    /// Whether none of what is known of it is so large that 32 bits might not hold the sum. Loops of unknown bounds are taken not to
-    /// go that far.
+    /// Whether none of what is known of it is so large that its width might not hold the sum. Loops of unknown bounds are taken not
+    /// to go that far.
     fn is_near(&self) -> bool {
-        let near = |n: i64| n.abs() < NEAR;
+        let most = 1i64 << self.width.clamp(2, 32) >> 2;
+        let near = |n: i64| (-most..most).contains(&n);
         let far =
             |sum: i64, m: &Multiple| m.by.checked_mul(m.count.map_or(1, |count| count - 1))?.checked_add(sum);
         self.multiples.iter().all(|m| near(m.by))
             && near(self.constant)
             && self.multiples.iter().try_fold(self.constant, far).is_some_and(near)
+    }
+
+    /// Whether offsets are the same only where each of these multiples is.
+    fn are_digits(mut self, of: impl Fn(&Multiple) -> bool) -> bool {
+        while self.multiples.iter().any(&of) {
+            let Some(last) = self.multiples.pop() else { break };
+            if self.span().is_none_or(|(low, high)| high - low >= last.by) {
+                return false;
+            }
+        }
+        true
     }
 
     /// The smallest and the largest of the numbers, without the scalars; `None` where there is no largest.
@@ -372,6 +334,18 @@ impl Offsets {
         }
         self.constant = self.constant.rem_euclid(by);
     }
+}
+
+/// What is counted from the other end: a loop stays one, its first iteration is only another.
+fn reversed(of: Counted) -> Counted {
+    match of {
+        Counted::Loop(_) => of,
+        Counted::Axis(_) | Counted::Other => Counted::Other,
+    }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Whether two sums over the same scalars are never equal.
@@ -582,6 +556,73 @@ kernel @repeat(%y: ptr<f32>) {
             [true, false, false, true, true, true]
         );
         assert_eq!([0, 1, 64].map(|by| stays(by, "%n")), [true, false, true]);
+    }
+
+    /// Whether rows of 16 elements that a mask keeps below `rows`, of blocks of 8, are apart from what begins `behind` the first
+    /// row.
+    fn below(rows: i32, behind: i32) -> bool {
+        let text = format!(
+            "kernel @rows(%y: ptr<f32>, %n: i32) {{
+               %zero = const 0 : i32
+               %eight = const 8 : i32
+               %end = const 20 : i32
+               %pitch = const 16 : tile<8x16xi32>
+               %l = range 0 8
+               %le = expand_dims %l axis 1
+               %lb = broadcast %le [8, 16]
+               %c = range 0 16
+               %ce = expand_dims %c axis 0
+               %cb = broadcast %ce [8, 16]
+               %v = const 1.0 : tile<8x16xf32>
+               %far = const {behind} : i32
+               for %k in %zero..%end step %eight {{
+                 %s = splat %k [8, 16]
+                 %row = map add %s, %lb
+                 %first = map mul %row, %pitch
+                 %at = map add %first, %cb
+                 %rows = const {rows} : tile<8x16xi32>
+                 %m = map lt %row, %rows
+                 store %y, %at, %v, mask %m
+                 %f = splat %far [8, 16]
+                 %next = map add %f, %cb
+                 store %y, %next, %v
+                 yield
+               }}
+             }}"
+        );
+        with_stores(&text, |origins, stores| origins.are_apart(stores[0], stores[1], Iterations::Any))
+    }
+
+    #[test]
+    fn masks_limit_sums() {
+        assert_eq!([319, 320, 384].map(|behind| below(20, behind)), [false, true, true]);
+        assert_eq!([319, 320, 384].map(|behind| below(24, behind)), [false, false, true]);
+        assert_eq!([143, 144].map(|behind| below(9, behind)), [false, true]);
+    }
+
+    /// Offsets of 8 bits are the same 256 elements further on.
+    #[test]
+    fn narrow_offsets() {
+        let text = "
+kernel @narrow(%y: ptr<f32>, %n: u8) {
+  %i = range 0 64
+  %u = cast %i u8
+  %s = splat %n [64]
+  %at = map add %u, %s
+  %by = const 64 : tile<64xu8>
+  %next = map add %at, %by
+  %far = map add %next, %by
+  %wide = cast %at i32
+  %behind = cast %far i32
+  %v = const 1.0 : tile<64xf32>
+  store %y, %wide, %v
+  store %y, %behind, %v
+}";
+        assert!(!with_stores(text, |origins, stores| origins.are_apart(
+            stores[0],
+            stores[1],
+            Iterations::Any
+        )));
     }
 
     /// Barriers in a kernel that stores 256 elements twice, so many apart.

@@ -91,7 +91,7 @@ impl Base {
     }
 
     /// `self + factor * other`, or `None` where a coefficient leaves `i64`.
-    fn plus(&self, other: &Base, factor: i64) -> Option<Base> {
+    pub fn plus(&self, other: &Base, factor: i64) -> Option<Base> {
         let constant = self.constant.checked_add(other.constant.checked_mul(factor)?)?;
         let mut terms = self.terms.clone();
         for &(value, coefficient) in &other.terms {

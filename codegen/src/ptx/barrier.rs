@@ -129,7 +129,7 @@ impl Hazards {
     }
 
     /// Whether the body of a loop reads what an earlier iteration may have written, or the other way round, or two
-    /// of its stores meet. One store's iterations are taken to write different elements.
+    /// of its stores meet. Which value is left where one store's iterations meet is not defined.
     pub(crate) fn loop_needs_barrier(&self, regions: &[Region]) -> bool {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         regions.iter().for_each(|region| accesses(region, &mut reads, &mut writes));
