@@ -28,6 +28,10 @@ pub struct Group {
     pub transparent: Arc<FxHashSet<NodeId>>,
     /// Values that must be in memory afterwards.
     pub roots: Vec<ValueRef>,
+    /// Values that are in memory afterwards, of this kernel or of the program that it becomes a part of.
+    pub stored: FxHashSet<ValueRef>,
+    /// Nodes of `transparent` that are in memory as well.
+    pub materialized: Arc<FxHashSet<NodeId>>,
     /// What it runs over.
     pub space: Space,
 }
@@ -36,6 +40,11 @@ impl Group {
     /// Whether the kernel computes a node.
     fn contains(&self, node: NodeId) -> bool {
         self.nodes.contains(&node) || self.transparent.contains(&node)
+    }
+
+    /// Whether a value is in memory, where its users elsewhere find it in its own type.
+    fn is_stored(&self, value: ValueRef) -> bool {
+        self.stored.contains(&value) || self.materialized.contains(&value.node)
     }
 }
 
@@ -227,11 +236,20 @@ impl Builder<'_> {
         if self.group.nodes.contains(&value.node) {
             self.kernel.loc = self.graph.loc(value.node);
         }
-        let expr = self.compute(value, index, valid);
+        let expr = self.compute(value, index, valid).map(|expr| self.as_stored(value, expr));
         self.kernel.loc = around;
         let expr = expr?;
         self.memo.insert(key, expr);
         Ok(expr)
+    }
+
+    /// A value as all of its users see it: where memory holds it in a narrow type, what is computed of it here and there must be of one
+    /// number, or differences that are 0 (`x - max(x)`) are not.
+    fn as_stored(&mut self, value: ValueRef, expr: KExpr) -> KExpr {
+        match self.graph.ty(value).dtype.elem() {
+            Some(elem) if self.group.is_stored(value) => self.round_to(expr, elem),
+            _ => expr,
+        }
     }
 
     fn compute(&mut self, value: ValueRef, index: &[Expr], valid: Option<KExpr>) -> Result<KExpr, Refusal> {
@@ -323,6 +341,14 @@ impl Builder<'_> {
             && (to.is_float() || !literal.elem.is_float())
         {
             return self.kernel.intern(KNode::Const(Literal::of_literal(to, literal)));
+        }
+        // Back to the type that it was widened from.
+        if let KNode::Cast(narrow, wide) = *self.kernel.node(value)
+            && self.kernel.info(narrow).elem == to
+            && to.is_float()
+            && wide == compute_elem(to)
+        {
+            return narrow;
         }
         self.kernel.intern(KNode::Cast(value, to))
     }

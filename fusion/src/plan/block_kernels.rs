@@ -278,8 +278,18 @@ impl Groups {
         space: Space,
         domain: Option<&Domain>,
     ) -> Result<Kernel, Refusal> {
-        let nodes = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
-        let group = Group { nodes, transparent: Arc::clone(&self.transparent), roots: roots.to_vec(), space };
+        let nodes: FxHashSet<NodeId> = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
+        let results = |&node: &NodeId| {
+            (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
+        };
+        let group = Group {
+            stored: nodes.iter().flat_map(results).filter(|&value| self.is_stored(value, inside)).collect(),
+            nodes,
+            transparent: Arc::clone(&self.transparent),
+            materialized: Arc::clone(&self.materialized),
+            roots: roots.to_vec(),
+            space,
+        };
         build(&self.graph, &group, &Strides(&self.graph), domain)
     }
 

@@ -25,7 +25,7 @@ impl Groups {
         let strided = kernels.flat_map(BuiltBlock::strided);
         let views: Vec<NodeId> =
             strided.map(|value| value.node).filter(|node| self.transparent.contains(node)).collect();
-        self.materialized.extend(views);
+        Arc::make_mut(&mut self.materialized).extend(views);
         for &id in &self.order {
             if self.is_extern(id) {
                 values.extend(self.graph.operands(id));
@@ -59,7 +59,7 @@ impl Groups {
             Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
             Op::Aten(_) | Op::Kernel(_) if self.is_extern(base.node) => {}
             _ if self.transparent.contains(&base.node) => {
-                self.materialized.insert(base.node);
+                Arc::make_mut(&mut self.materialized).insert(base.node);
             }
             _ => {
                 self.demanded.insert(base);

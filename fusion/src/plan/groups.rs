@@ -131,7 +131,7 @@ pub struct Groups {
     /// Nodes that are computed where they are used: views, literals, iotas, cheap expressions of small operands.
     pub(super) transparent: Arc<FxHashSet<NodeId>>,
     /// Transparent nodes that are stored nevertheless, because something needs them in memory.
-    pub(super) materialized: FxHashSet<NodeId>,
+    pub(super) materialized: Arc<FxHashSet<NodeId>>,
     /// What is done to hold less.
     pub(super) early: Early,
     /// Results of compute nodes that are needed in memory by a libtorch call, an output or a write-back.
@@ -160,7 +160,7 @@ impl Groups {
             block_kernels: FxHashMap::default(),
             refused: FxHashMap::default(),
             transparent: Arc::default(),
-            materialized: FxHashSet::default(),
+            materialized: Arc::default(),
             early,
             demanded: FxHashSet::default(),
             units: Vec::new(),

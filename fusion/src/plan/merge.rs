@@ -178,7 +178,14 @@ impl Groups {
             let results = (0..self.graph.node(id).outs.len() as u16).map(|out| ValueRef { node: id, out });
             roots.extend(results.filter(|&value| self.is_stored(value, &inside)));
         }
-        let group = Group { nodes: inside, transparent: Arc::clone(&self.transparent), roots, space };
+        let group = Group {
+            nodes: inside,
+            transparent: Arc::clone(&self.transparent),
+            stored: roots.iter().copied().collect(),
+            materialized: Arc::clone(&self.materialized),
+            roots,
+            space,
+        };
         let mut kernel = collapse(&self.graph, &group, &Strides(&self.graph))?;
         in_place::order_stores(&self.graph, &mut kernel);
         let tiling = choose(&kernel, rules.profile.machine);
