@@ -4,7 +4,7 @@
 //! processes, so that one that ends its process or does not end is a result as any other.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Seconds that one sample may take.
     #[arg(long, default_value_t = 120)]
     limit: u64,
-    /// Write each sample's result to this file, one JSON object a line.
+    /// Write the samples' results to this file as they come, one JSON object a line.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
     /// Run the samples from this one, in this process, and print each result as JSON.
@@ -96,11 +96,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return work(&samples, range, device, args.eager);
     }
     let lines = all(args, samples.len())?;
-    if let Some(path) = &args.results {
-        let text: Vec<String> = lines.iter().filter_map(|l| serde_json::to_string(l).ok()).collect();
-        std::fs::write(path, text.join("\n") + "\n")
-            .map_err(|e| Failure::usage(format!("cannot write {}: {e}", path.display())))?;
-    }
     show(&lines);
     let bad = lines.iter().any(|l| matches!(l.fate, Fate::Wrong | Fate::Failed | Fate::Crashed));
     if bad { Err(Failure { message: String::new(), status: 1 }) } else { Ok(()) }
@@ -189,6 +184,11 @@ fn one(at: usize, sample: &Sample, device: Device, eager: bool) -> Line {
 /// Runs all samples in child processes of a few hundred each.
 fn all(args: &Args, count: usize) -> Result<Vec<Line>, Failure> {
     const SHARD: usize = 100;
+    let create = |path: &PathBuf| {
+        let bad = |e| Failure::usage(format!("cannot write {}: {e}", path.display()));
+        std::fs::File::create(path).map_err(bad)
+    };
+    let results = args.results.as_ref().map(create).transpose()?.map(Mutex::new);
     let progress = report::bar(count as u64);
     let next = AtomicUsize::new(0);
     let lines = Mutex::new(Vec::new());
@@ -205,6 +205,9 @@ fn all(args: &Args, count: usize) -> Result<Vec<Line>, Failure> {
                     while from < end {
                         match shard(args, from, end, &progress) {
                             Ok((done, reached)) => {
+                                if let Some(results) = &results {
+                                    write(&mut results.lock().unwrap_or_else(PoisonError::into_inner), &done);
+                                }
                                 lines.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
                                 from = reached;
                             }
@@ -225,6 +228,14 @@ fn all(args: &Args, count: usize) -> Result<Vec<Line>, Failure> {
     let mut lines: Vec<Line> = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
     lines.sort_by_key(|l| l.at);
     Ok(lines)
+}
+
+/// Appends results to a file; one that cannot be written to ends up short, and the table still has them.
+fn write(file: &mut std::fs::File, lines: &[Line]) {
+    let text: String = lines.iter().filter_map(|l| Some(serde_json::to_string(l).ok()? + "\n")).collect();
+    if let Err(error) = file.write_all(text.as_bytes()) {
+        report::print(&format!("cannot write results: {error}"));
+    }
 }
 
 /// Runs samples in one child process until one ends it; returns the results and the first sample that is left.
