@@ -23,6 +23,9 @@ const ROUNDS: usize = 9;
 /// Runs before these, which wake threads and fill caches, and of which the last tells how long the host queues a call.
 const WARM_ROUNDS: usize = 2;
 
+/// Points in time with nothing in between, of which the median is what one costs.
+const EMPTY_STEPS: usize = 9;
+
 /// Most kernels that a GPU waits in while the host queues a call: a tenth of a second.
 const MAX_WAITS: usize = 1000;
 
@@ -91,7 +94,8 @@ pub(super) fn units(plan: &Plan) -> Vec<usize> {
 
 /// What a profile has measured of a plan, in microseconds.
 pub(crate) struct StepTimes {
-    /// Each step, or those that run together, by the position of the first of them.
+    /// Each step, or those that run together, by the position of the first of them, without what it takes to tell the time between
+    /// steps.
     pub(crate) steps: Vec<(usize, f64)>,
     /// A call without times in between, with its guards and results, and its kernels launched one by one.
     pub(crate) call_us: f64,
@@ -111,6 +115,7 @@ impl Compiled {
         let mut calls = Vec::new();
         let (mut wait, mut waits) = (wait(self.target)?, 0);
         for round in 0..WARM_ROUNDS + ROUNDS {
+            let stream = self.stream(threads)?;
             let intervals = self.guarded(inputs, data, |call| {
                 let generators = self.generators()?;
                 let mut clock = Clock::new(self.target)?;
@@ -118,19 +123,22 @@ impl Compiled {
                     (0..waits).try_for_each(|_| wait())?;
                 }
                 let start = Instant::now();
-                self.watch(call, self.stream(threads)?, &mut clock)?;
+                self.watch(call, stream, &mut clock)?;
                 if round + 1 == WARM_ROUNDS {
                     let us = 1.5 * start.elapsed().as_secs_f64() * 1e6;
                     waits = ((us / WAIT_US).ceil() as usize).min(MAX_WAITS);
                 }
+                (0..EMPTY_STEPS).try_for_each(|_| clock.step(stream))?;
                 generators.iter().try_for_each(GeneratorState::restore)?;
                 clock.intervals()
             })?;
-            if intervals.len() != units.len() {
+            if intervals.len() != units.len() + EMPTY_STEPS {
                 return Err(Stop::Failed(Error::Internal(String::from("steps were not told one by one"))));
             }
+            let (intervals, empty) = intervals.split_at(units.len());
+            let empty = median(empty.to_vec());
             if round >= WARM_ROUNDS {
-                samples.iter_mut().zip(intervals).for_each(|(list, us)| list.push(us));
+                samples.iter_mut().zip(intervals).for_each(|(list, us)| list.push((us - empty).max(0.0)));
             }
             let us = self.whole_call(inputs, data, threads, || {
                 wait.as_mut().map_or(Ok(()), |wait| (0..waits).try_for_each(|_| wait()))
