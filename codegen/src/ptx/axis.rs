@@ -39,7 +39,7 @@
 //! ```
 
 use smallvec::SmallVec;
-use tilefuse_block::{Assumption, Elem, Op, OpKind, Program, Region, ScalarFn, Shape, Value};
+use tilefuse_block::{Assumption, Elem, Op, OpKind, Program, Region, ScalarFn, Shape, Type, Value};
 
 use super::passes::{Seen, unique};
 
@@ -159,7 +159,8 @@ fn transfer(program: &Program, op: &Op, result: Value, facts: &[Axis]) -> Axis {
         OpKind::Map(function) => {
             let signed = program.ty(op.args[0]).elem().is_none_or(|e| !e.is_unsigned_int());
             let args: SmallVec<[&Axis; 3]> = op.args.iter().map(|a| &facts[a.index()]).collect();
-            map(*function, &args, signed)
+            let known = map(*function, &args, signed);
+            Axis { slope: fitting(&known.slope, program.ty(result)), ..known }
         }
         OpKind::Assume(assumption) => assume(*assumption, arg(0), shape),
         OpKind::Cast(to) => cast(arg(0), program.ty(op.args[0]).elem(), *to),
@@ -320,6 +321,19 @@ fn map(function: ScalarFn, args: &[&Axis], signed: bool) -> Axis {
         Min | Max => Axis { nonneg: args.iter().all(|a| a.nonneg), div: both_div(args), ..base },
         _ => base,
     }
+}
+
+/// Slopes as numbers of the width of a tile's kind; only those of 0 where all together may be further than the kind holds, so that
+/// elements wrap around.
+fn fitting(slopes: &[Option<i64>], ty: &Type) -> SmallVec<[Option<i64>; 4]> {
+    let bits = ty.elem().map_or(64, Elem::bits).min(64);
+    let signed = |slope: i64| slope << (64 - bits) >> (64 - bits);
+    let slopes = slopes.iter().map(|s| s.map(signed));
+    let far = |(slope, &extent): (Option<i64>, &u32)| {
+        u128::from(slope.unwrap_or(0).unsigned_abs()) * u128::from(extent.saturating_sub(1))
+    };
+    let fits = slopes.clone().zip(&ty.shape).map(far).sum::<u128>() < 1 << (bits.max(2) - 2);
+    slopes.map(|s| s.filter(|&s| fits || s == 0)).collect()
 }
 
 fn both_div(args: &[&Axis]) -> u64 {
@@ -699,5 +713,29 @@ mod tests {
         let (stride, hash) = (quotient(1024), quotient(2_147_483_632));
         assert_eq!((stride.same[0], stride.is_nonnegative()), (4, true));
         assert_eq!((hash.same[0], hash.is_nonnegative()), (1, false));
+    }
+
+    /// Multiples in 32 bits whose offsets are not as far apart as the factors say.
+    #[test]
+    fn slopes_of_what_wraps() {
+        let slope = |kind: &str, factor: &str| {
+            last(&format!(
+                "kernel @far(%y: ptr<f32>) {{
+                   %i = range 0 32
+                   %u = cast %i {kind}
+                   %k = const {factor} : tile<32x{kind}>
+                   %m = map mul %u, %k
+                   %at = cast %m i32
+                   %v = const 1.0 : tile<32xf32>
+                   store %y, %at, %v
+                 }}"
+            ))
+            .slope[0]
+        };
+        assert_eq!(
+            [("i32", "1024"), ("u32", "4294967292")].map(|(k, f)| slope(k, f)),
+            [Some(1024), Some(-4)]
+        );
+        assert_eq!([("i32", "268435457"), ("i16", "2000")].map(|(k, f)| slope(k, f)), [None, None]);
     }
 }
