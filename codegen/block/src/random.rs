@@ -14,6 +14,7 @@ mod hostile;
 mod index;
 mod language;
 mod memory;
+mod overlap;
 
 use crate::interp::Arg;
 use crate::program::Program;
@@ -42,6 +43,8 @@ pub struct Options {
     pub language: bool,
     /// Loads from what the instance itself has stored before.
     pub reread: bool,
+    /// Several accesses of one buffer, in loops too, at elements that are the same, overlap or have nothing in common.
+    pub overlap: bool,
     /// The most operations that are drawn; what they need comes on top.
     pub max_ops: usize,
     /// The most elements of a tile.
@@ -50,7 +53,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { math: false, language: false, reread: true, max_ops: 24, max_tile: 4096 }
+        Options { math: false, language: false, reread: true, overlap: true, max_ops: 24, max_tile: 4096 }
     }
 }
 

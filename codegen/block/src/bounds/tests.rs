@@ -220,7 +220,7 @@ fn cut(case: &mut Case, choices: &mut Choices<'_>) {
 
 #[test]
 fn random_programs_stay_in_bounds() {
-    let language = RandomOptions { math: false, language: true, reread: true, max_ops: 24, max_tile: 1024 };
+    let language = RandomOptions { math: false, language: true, max_tile: 1024, ..RandomOptions::default() };
     let (mut complete, mut partly) = (0, 0);
     for seed in 0..400 {
         let mut choices = Choices::from_seed(seed);
@@ -308,7 +308,7 @@ fn run_within_reach(case: &Case, part: [std::ops::Range<u32>; 3]) -> usize {
 
 #[test]
 fn instances_reach_nothing_else() {
-    let language = RandomOptions { math: false, language: true, reread: true, max_ops: 24, max_tile: 1024 };
+    let language = RandomOptions { math: false, language: true, max_tile: 1024, ..RandomOptions::default() };
     let mut narrow = 0;
     for seed in 0..300 {
         let mut choices = Choices::from_seed(seed);

@@ -79,6 +79,10 @@ impl Generator<'_, '_> {
             if self.choices.is_exhausted() {
                 return Ok(());
             }
+            if self.options.overlap && self.depth < 2 && self.choices.chance(15) {
+                self.overlap(b)?;
+                continue;
+            }
             if self.options.language && self.choices.chance(40) {
                 self.language(b)?;
                 continue;

@@ -95,7 +95,7 @@ pub fn almost_program(choices: &mut Choices<'_>) -> Program {
 
 fn drawn(choices: &mut Choices<'_>) -> Program {
     let options =
-        Options { language: true, max_ops: 10, max_tile: 64, math: choices.chance(20), reread: true };
+        Options { language: true, max_ops: 10, max_tile: 64, math: choices.chance(20), ..Options::default() };
     case(choices, &options).program
 }
 

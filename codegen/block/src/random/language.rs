@@ -224,7 +224,7 @@ impl Generator<'_, '_> {
         Ok(())
     }
 
-    fn order(&mut self) -> (MemoryOrder, MemoryScope) {
+    pub(super) fn order(&mut self) -> (MemoryOrder, MemoryScope) {
         let orders = [MemoryOrder::Relaxed, MemoryOrder::AcqRel, MemoryOrder::Acquire, MemoryOrder::Release];
         (self.choices.of(orders), self.choices.of([MemoryScope::Device, MemoryScope::System]))
     }

@@ -100,6 +100,7 @@ impl Generator<'_, '_> {
                 true => self.place(b, ty.shape[axis])?,
                 false => b.range(0, ty.shape[axis])?,
             };
+            let stride = b.constant(Literal::int(Elem::I32, stride), &[ty.shape[axis]]);
             let term = along_axis(b, ty, axis, (index, stride))?;
             sum = b.map(ScalarFn::Add, &[sum, term])?;
             dense *= i64::from(ty.shape[axis]);
@@ -158,6 +159,7 @@ impl Generator<'_, '_> {
         let mut offsets = b.splat(base, &ty.shape)?;
         for (axis, stride) in self.dense_strides(ty, spread).into_iter().enumerate() {
             let index = b.range(0, ty.shape[axis])?;
+            let stride = b.constant(Literal::int(Elem::I32, stride), &[ty.shape[axis]]);
             let term = along_axis(b, ty, axis, (index, stride))?;
             offsets = b.map(ScalarFn::Add, &[offsets, term])?;
         }
@@ -224,9 +226,13 @@ impl Generator<'_, '_> {
     }
 }
 
-/// `stride * index` along an axis, of `i32`, for every element of a tile of the shape of `ty`.
-fn along_axis(b: &mut Builder, ty: &Type, axis: usize, (index, stride): (Value, i64)) -> Result<Value> {
-    let stride = b.constant(Literal::int(Elem::I32, stride), &[ty.shape[axis]]);
+/// `stride * index` along an axis for every element of a tile of the shape of `ty`.
+pub(super) fn along_axis(
+    b: &mut Builder,
+    ty: &Type,
+    axis: usize,
+    (index, stride): (Value, Value),
+) -> Result<Value> {
     let mut term = b.map(ScalarFn::Mul, &[index, stride])?;
     for other in 0..ty.rank() {
         if other != axis {
@@ -236,7 +242,7 @@ fn along_axis(b: &mut Builder, ty: &Type, axis: usize, (index, stride): (Value, 
     if ty.rank() > 1 { b.broadcast(term, &ty.shape) } else { Ok(term) }
 }
 
-fn in_bounds(b: &mut Builder, offsets: Value, ty: &Type, len: usize) -> Result<Value> {
+pub(super) fn in_bounds(b: &mut Builder, offsets: Value, ty: &Type, len: usize) -> Result<Value> {
     let elem = ty.elem().unwrap_or(Elem::I32);
     let len = b.constant(Literal::int(elem, len as i64), &ty.shape);
     let zero = b.constant(Literal::int(elem, 0), &ty.shape);
