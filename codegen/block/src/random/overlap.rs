@@ -11,6 +11,24 @@ use crate::program::{AtomicFn, CacheHint, Value};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Literal, Shape, Type};
 
+/// What is done at a place.
+#[derive(Clone, Copy)]
+enum Way {
+    Load,
+    /// A load and a store of what becomes of it.
+    Update,
+    Store,
+    Atomic,
+}
+
+/// Ways of access that occur together. Loads keep what is around them in order, so that stores are also drawn without.
+const WAYS: [&[Way]; 4] = [
+    &[Way::Store, Way::Load, Way::Update, Way::Store, Way::Load, Way::Atomic],
+    &[Way::Store],
+    &[Way::Update],
+    &[Way::Atomic, Way::Load],
+];
+
 /// Buffers of which each instance has a part.
 struct Parts {
     pointers: Vec<(Value, Elem)>,
@@ -18,6 +36,8 @@ struct Parts {
     base: Value,
     /// The elements of a part.
     len: i64,
+    /// How they are accessed.
+    ways: &'static [Way],
 }
 
 /// Elements of a part.
@@ -47,7 +67,7 @@ impl Generator<'_, '_> {
         let len = self.choices.of([64, 16, 100, 300, 1025]);
         let instances = self.grid.iter().product::<u32>() as usize;
         let mut pointers = Vec::new();
-        for _ in 0..1 + self.choices.below(2) {
+        for _ in 0..self.choices.of([1, 1, 2]) {
             let elem = if self.choices.chance(50) { Elem::I32 } else { self.choices.elem() };
             pointers.push((self.buffer(b, "m", elem, len as usize * instances), elem));
         }
@@ -56,9 +76,10 @@ impl Generator<'_, '_> {
             Some(instance) => b.map(ScalarFn::Mul, &[instance, part])?,
             None => self.int(b, 0),
         };
-        let parts = Parts { pointers, base, len };
+        let ways = self.choices.of([WAYS[0], WAYS[0], WAYS[1], WAYS[2], WAYS[3]]);
+        let parts = Parts { pointers, base, len, ways };
         let mut places = Vec::new();
-        for _ in 0..2 + self.choices.below(4) {
+        for _ in 0..2 + self.choices.below(5) {
             if self.choices.is_exhausted() {
                 break;
             }
@@ -77,7 +98,7 @@ impl Generator<'_, '_> {
 
     /// A loop that hands out a digest of what it loads.
     fn loop_of_accesses(&mut self, b: &mut Builder, parts: &Parts, places: &mut Vec<Place>) -> Result<()> {
-        let (first, trips) = (self.choices.of([0, 1, -2, 5]), self.choices.of([2, 3, 1, 0, 8]));
+        let (first, trips) = (self.choices.of([0, 1, -2, 5]), self.choices.of([2, 3, 8, 1, 0]));
         let step = 1 + self.choices.below(3) as i64;
         let bounds = [first, first + trips * step - trips.min(1), step].map(|n| self.number(b, Elem::I32, n));
         let [first, end, by] = bounds;
@@ -112,37 +133,49 @@ impl Generator<'_, '_> {
         places: &mut Vec<Place>,
         counter: Option<Counter>,
     ) -> Result<Option<Value>> {
-        let known = if self.choices.chance(40) { self.choices.pick(places) } else { None };
-        let place = match known {
-            Some(place) => place,
-            None => self.place_in_part(b, parts, counter)?,
+        let place = match (self.choices.below(3), self.choices.pick(places)) {
+            (0, Some(known)) => known,
+            (1, Some(known)) => self.shifted(b, parts, known)?,
+            _ => self.place_in_part(b, parts, counter)?,
         };
         places.push(place);
         let (pointer, elem) = self.choices.pick(&parts.pointers).unwrap_or(parts.pointers[0]);
         let ty = b.ty(place.offsets).with_elem(elem);
-        match self.choices.below(8) {
-            0..=2 => self.load_at(b, pointer, place).map(Some),
-            3 if place.distinct => {
+        match self.choices.pick(parts.ways).unwrap_or(Way::Store) {
+            Way::Load => self.load_at(b, pointer, place).map(Some),
+            Way::Update => {
                 let loaded = self.load_at(b, pointer, place)?;
                 let function = if elem == Elem::Bool { ScalarFn::Xor } else { ScalarFn::Add };
-                let other = self.get(b, &ty)?;
+                let other = if place.distinct { self.get(b, &ty)? } else { self.of_element(b, place, elem)? };
                 let value = b.map(function, &[loaded, other])?;
                 b.store(pointer, place.offsets, value, Some(place.mask), CacheHint::Default)?;
                 Ok(Some(loaded))
             }
-            4 if elem.is_int() && elem.bytes() >= 4 => {
+            Way::Atomic if elem.is_int() && elem.bytes() >= 4 => {
                 let functions = [AtomicFn::Add, AtomicFn::Max, AtomicFn::And, AtomicFn::Xor];
                 let (function, order) = (self.choices.of(functions), self.order());
                 let value = self.get(b, &ty)?;
                 let old = b.atomic(function, (pointer, place.offsets, value), Some(place.mask), order)?;
                 Ok((place.fixed && self.depth == 0).then_some(old))
             }
-            _ => {
+            Way::Store | Way::Atomic => {
                 let value = if place.fixed { self.get(b, &ty)? } else { self.of_element(b, place, elem)? };
                 b.store(pointer, place.offsets, value, Some(place.mask), CacheHint::Default)?;
                 Ok(None)
             }
         }
+    }
+
+    /// The elements before or behind others.
+    fn shifted(&mut self, b: &mut Builder, parts: &Parts, place: Place) -> Result<Place> {
+        let ty = b.ty(place.local).clone();
+        let by = self.choices.of([1, -1, 2, 8, 0, 32, -64]);
+        let by = self.number(b, ty.elem().unwrap_or(Elem::I32), by);
+        let by = if ty.rank() == 0 { by } else { b.splat(by, &ty.shape)? };
+        let local = b.map(ScalarFn::Add, &[place.local, by])?;
+        let offsets = b.map(ScalarFn::Add, &[place.offsets, by])?;
+        let mask = in_bounds(b, local, &ty, parts.len as usize)?;
+        Ok(Place { local, offsets, mask, ..place })
     }
 
     fn load_at(&mut self, b: &mut Builder, pointer: Value, place: Place) -> Result<Value> {
