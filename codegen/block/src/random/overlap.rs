@@ -53,6 +53,16 @@ struct Place {
     fixed: bool,
 }
 
+/// The sum of multiples of the positions of a tile.
+struct Sum {
+    /// None for a scalar.
+    value: Option<Value>,
+    /// The multiples with the extents.
+    strides: Vec<(i64, i64)>,
+    /// Whether others than positions are among what is multiplied, or products wrap.
+    repeats: bool,
+}
+
 /// A loop around accesses.
 #[derive(Clone, Copy)]
 struct Counter {
@@ -211,7 +221,7 @@ impl Generator<'_, '_> {
         let kinds = [Elem::I32, Elem::I32, Elem::I32, Elem::I64, Elem::U32, Elem::U8, Elem::U16, Elem::U64];
         let kind = self.choices.of(kinds);
         let shape = self.familiar_shape(b);
-        let (sum, strides, repeats) = self.sum_of_positions(b, kind, &shape)?;
+        let Sum { value: sum, strides, repeats } = self.sum_of_positions(b, kind, &shape)?;
         let numel = shape.iter().product::<u32>();
         let start = self.choices.of([0, 0, 1, 5, -3, i64::from(numel / 2), parts.len / 2]);
         let low: i64 = strides.iter().map(|&(stride, count)| (stride * (count - 1)).min(0)).sum();
@@ -258,14 +268,7 @@ impl Generator<'_, '_> {
         Ok(Place { local, offsets, mask, distinct, fixed })
     }
 
-    /// The sum of multiples of the positions of a tile, none for a scalar, the multiples with the extents, and whether others than
-    /// positions are among them.
-    fn sum_of_positions(
-        &mut self,
-        b: &mut Builder,
-        kind: Elem,
-        shape: &Shape,
-    ) -> Result<(Option<Value>, Vec<(i64, i64)>, bool)> {
+    fn sum_of_positions(&mut self, b: &mut Builder, kind: Elem, shape: &Shape) -> Result<Sum> {
         let ty = Type::tile(kind, shape);
         let (mut sum, mut strides, mut repeats) = (None, Vec::new(), false);
         let mut dense = 1;
@@ -294,7 +297,7 @@ impl Generator<'_, '_> {
             strides.push((stride, extent));
             dense = if stride == WRAPS { dense } else { (stride.abs() * extent).max(1) };
         }
-        Ok((sum, strides, repeats))
+        Ok(Sum { value: sum, strides, repeats })
     }
 }
 
