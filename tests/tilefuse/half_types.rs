@@ -164,3 +164,59 @@ fn outer_products_of_truth_values() {
                 return %4";
     is_eagers(&text.parse().unwrap(), device());
 }
+
+/// What is computed of a value that is in memory too is computed of the number that is there.
+#[test]
+fn stored_values_are_computed_on() {
+    setup();
+    for kind in ["bf16", "f16"] {
+        let text = format!(
+            "s0 = {kind} 256 normal
+             s1 = {kind} 256 normal
+             %0 = input s0 [4, 64] strides [64, 1] offset 0
+             %1 = input s1 [4, 64] strides [64, 1] offset 0
+             %2! = add.Tensor(%0, %1, 1)
+             %3! = mul.Scalar(%2, 3.0)
+             return %2! %3!"
+        );
+        is_eagers(&text.parse().unwrap(), device());
+    }
+    // A kernel stores the sum and the largest one of each row, in which there is one; another subtracts them.
+    let text = "s0 = bf16 1536 normal
+                s1 = bf16 12288 normal
+                s2 = bf16 1 normal
+                s3 = bf16 1 normal
+                %0 = input s0 [2, 128, 6, 1] strides [768, 6, 1, 1] offset 0
+                %1 = param s1 [24, 128, 2, 2] strides [512, 1, 256, 128] offset 0
+                %2 = input s2 [1, 1] strides [1, 1] offset 0
+                %3 = input s3 [1] strides [1] offset 0
+                %4 = conv2d.padding(%0, %1, none, [1, 1], \"same\", [1, 1], 1)
+                %5 = linear(%4, %2, %3)
+                %6 = add.Tensor(%5, %4, 1)
+                %7 = log_softmax.int(%6, 3)
+                return %7";
+    is_eagers(&text.parse().unwrap(), device());
+}
+
+/// As what a product stores, and what is computed of its rows.
+#[test]
+fn stored_products_are_computed_on() {
+    setup();
+    for calls in [
+        "%3! = linear(%0, %1, none)\n%4! = mul.Scalar(%3, 3.0)",
+        "%5 = linear(%0, %1, none)\n%3 = add.Tensor(%5, %2, 1)\n%6 = amax(%3, [1], true)\n%4! = sub.Tensor(%3, %6, 1)",
+        "%3! = linear(%0, %1, none)\n%6! = amax(%3, [1], true)\n%4! = sub.Tensor(%3, %6, 1)",
+    ] {
+        let text = format!(
+            "s0 = bf16 8192 ints -15 16
+             s1 = bf16 8192 ints -15 16
+             s2 = bf16 16384 ints -15 16
+             %0 = input s0 [128, 64] strides [64, 1] offset 0
+             %1 = param s1 [128, 64] strides [64, 1] offset 0
+             %2 = input s2 [128, 128] strides [128, 1] offset 0
+             {calls}
+             return %3 %4!"
+        );
+        is_eagers(&text.parse().unwrap(), device());
+    }
+}
