@@ -213,18 +213,21 @@ impl<'a> Lower<'a> {
         let initial = self.join(&words, elem, fallback);
         let outputs: Vec<String> = (0..n).map(|i| format!("${i}")).collect();
         let outputs = if n == 1 { "$0".to_owned() } else { format!("{{{}}}", outputs.join(", ")) };
-        let text = format!("@${} ld.global.{} {outputs}, [${n}];", n + 1, words.suffix);
+        // The address is an operand in memory, which keeps LLVM's passes on instructions from moving the load past stores.
+        let text = format!("@${} ld.global.{} {outputs}, ${n};", n + 1, words.suffix);
         let constraints: Vec<String> = (0..n)
             .map(|_| format!("={}", words.constraint))
-            .chain(["l".to_owned(), "b".to_owned()])
+            .chain(["*m".to_owned(), "b".to_owned()])
             .chain((0..n).map(|i| i.to_string()))
             .collect();
         let result =
             if n == 1 { words.ty.to_owned() } else { format!("{{ {} }}", vec![words.ty; n].join(", ")) };
         let initial: Vec<String> = initial.iter().map(|w| format!("{} {w}", words.ty)).collect();
         let call = self.ir.def(format_args!(
-            "call {result} asm \"{text}\", \"{}\"(ptr addrspace(1) {address}, i1 {mask}, {}) nounwind memory(read)",
+            "call {result} asm \"{text}\", \"{}\"(ptr addrspace(1) elementtype({}) {address}, i1 {mask}, {}) \
+             nounwind memory(read)",
             constraints.join(","),
+            words.ty,
             initial.join(", ")
         ));
         if n == 1 {

@@ -492,7 +492,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
                 helpers.insert(helper);
                 let operands = rest.split_once("\"(").map_or("", |(_, o)| o);
                 let operands = operands.split(") nounwind").next().unwrap_or("");
-                let _ = writeln!(out, "{call} @{name}({operands})");
+                let _ = writeln!(out, "{call} @{name}({})", without_element_types(operands));
             }
             None => {
                 out.push_str(&line);
@@ -522,6 +522,13 @@ fn rewrite(program: &Program, ir: &str) -> String {
          ret i64 ptrtoint (ptr addrspace(3) {shared} to i64)\n}}"
     );
     out
+}
+
+/// The operands of inline assembly as those of a function.
+fn without_element_types(operands: &str) -> String {
+    let Some((before, after)) = operands.split_once("elementtype(") else { return operands.to_owned() };
+    let rest = after.split_once(") ").map_or("", |(_, rest)| rest);
+    format!("{before}{}", without_element_types(rest))
 }
 
 /// `llvm.maximumnum` and `llvm.minimumnum`, which LLVM 22 gets wrong on hosts with AVX-512 where it can tell that one

@@ -102,6 +102,10 @@ fn main() -> ExitCode {
         cases.iter().for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;
     }
+    if options.has("--print") {
+        cases.iter().for_each(|case| println!("{}", case.program));
+        return ExitCode::SUCCESS;
+    }
     if options.has("--assemble") {
         return report(&cases, &options, run::assemble);
     }
