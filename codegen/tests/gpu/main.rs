@@ -145,7 +145,15 @@ fn report(cases: &[Case], options: &Options, run: impl Fn(&Case) -> Result<(), S
     let (order, next) = (spread(cases.len()), AtomicUsize::new(0));
     let outcome = |_| {
         let case = &cases[order[next.fetch_add(1, Ordering::Relaxed)]];
-        (seconds() <= options.seconds).then(|| run(case).map_err(|why| format!("{}: {why}", case.name)))
+        if options.has("--names") {
+            eprintln!("begins {}", case.name);
+        }
+        let outcome =
+            (seconds() <= options.seconds).then(|| run(case).map_err(|why| format!("{}: {why}", case.name)));
+        if options.has("--names") {
+            eprintln!("ends {}", case.name);
+        }
+        outcome
     };
     let outcomes: Vec<Option<Result<(), String>>> = (0..cases.len()).into_par_iter().map(outcome).collect();
     let failures: Vec<&String> = outcomes.iter().flatten().filter_map(|o| o.as_ref().err()).collect();
