@@ -208,12 +208,18 @@ fn source(lines: &[String]) -> String {
     if lines.is_empty() { String::new() } else { format!("        at {}\n", lines.join(", ")) }
 }
 
+/// A line with the modules that operators are of, where there are any.
+fn within(modules: &[String]) -> String {
+    if modules.is_empty() { String::new() } else { format!("        of {}\n", modules.join(", ")) }
+}
+
 fn step_text(position: usize, step: &StepReport) -> String {
     match step {
         StepReport::Kernel {
             name,
             shape,
             operators,
+            modules,
             lines,
             grid,
             bytes_read,
@@ -229,7 +235,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
@@ -240,6 +246,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             },
             measured(*measured_us),
             operators.join(", "),
+            within(modules),
             source(lines),
             schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
             reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
@@ -248,13 +255,13 @@ fn step_text(position: usize, step: &StepReport) -> String {
                 .as_ref()
                 .map_or_else(String::new, |why| format!("        a launch of its own: {why}\n"))
         ),
-        StepReport::Extern { operator, lines, result, reason, .. } => {
+        StepReport::Extern { operator, modules, lines, result, reason, .. } => {
             let time = step.time();
             let time =
                 time.map_or_else(String::new, |(us, source)| format!(", {us:.1} us {}", source.text()));
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
-            let source = source(lines);
-            format!("{position:4}  libtorch {operator} : {result}{time}{reason}\n{source}")
+            let (place, source) = (within(modules), source(lines));
+            format!("{position:4}  libtorch {operator} : {result}{time}{reason}\n{place}{source}")
         }
     }
 }

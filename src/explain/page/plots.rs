@@ -13,7 +13,8 @@ const MAX_SHARES: usize = 20;
 
 /// A step in the order of a call. Places are in parts of 1000 of the whole.
 pub(super) struct Segment<'a> {
-    pub(super) at: usize,
+    /// The step, where it is known.
+    pub(super) at: Option<usize>,
     pub(super) class: &'static str,
     pub(super) name: &'a str,
     pub(super) us: f64,
@@ -29,20 +30,22 @@ pub(super) fn timelines(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
     let all = ours.max(eagers);
     let step_of = computing(plan);
     let steps = plan.steps.iter().enumerate().map(|(at, step)| match step {
-        StepReport::Kernel { name, .. } => (at, class(step), name.as_str(), step.us().unwrap_or(0.0)),
-        StepReport::Extern { operator, .. } => (at, class(step), operator.as_str(), step.us().unwrap_or(0.0)),
+        StepReport::Kernel { name, .. } => (Some(at), class(step), name.as_str(), step.us().unwrap_or(0.0)),
+        StepReport::Extern { operator, .. } => {
+            (Some(at), class(step), operator.as_str(), step.us().unwrap_or(0.0))
+        }
     });
     let operators = plan.eager.iter().map(|operator| {
         let at = step_of.get(operator.operator.as_str()).copied();
         let class = at.map_or("other", |at| class(&plan.steps[at]));
-        (at.unwrap_or(0), class, operator.operator.as_str(), operator.us)
+        (at, class, operator.operator.as_str(), operator.us)
     });
     [in_a_row(steps, all), in_a_row(operators, all)]
 }
 
 /// Parts one after the other, of so many microseconds in all.
 fn in_a_row<'a>(
-    parts: impl Iterator<Item = (usize, &'static str, &'a str, f64)>,
+    parts: impl Iterator<Item = (Option<usize>, &'static str, &'a str, f64)>,
     all: f64,
 ) -> Vec<Segment<'a>> {
     let (mut x, mut row) = (0.0, Vec::new());
