@@ -74,6 +74,11 @@ impl Hint {
 }
 
 impl Hint {
+    /// What it is for.
+    pub(crate) fn of(&self) -> &str {
+        &self.of
+    }
+
     /// The captured calls that it covers, and by what.
     fn origins(&self, graph: &Graph, modules: &[String]) -> IndexMap<u32, Covered> {
         let of = |(origin, operator): (usize, &String)| {

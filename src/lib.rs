@@ -46,8 +46,8 @@ pub use engine::{CompileReport, GuardMiss, Target, ToleranceReport};
 pub use error::Error;
 pub use explain::{
     CandidateReport, CodeReport, CutChange, EagerReport, EdgeReport, Explanation, LineReport, MachineReport,
-    MemoryReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport, StepChange, StepReport,
-    TensorReport, TimeSource, TotalChange, Totals, UpdateReport,
+    MemoryReport, OperatorReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport,
+    StepChange, StepReport, TensorReport, TimeSource, TotalChange, Totals, UpdateReport,
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};

@@ -149,8 +149,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     fused_as_asked(args, explanation)
 }
 
-/// Fails where a plan leaves operators to libtorch that `--strict` asks kernels for.
+/// Fails where hints or `--strict` name what is not in the model, or a plan leaves operators to libtorch that `--strict` asks kernels
+/// for.
 fn fused_as_asked(args: &Args, plan: crate::Explanation) -> Result<(), Failure> {
+    let hints = args.model.hint.iter().map(|hint| (format!("--hint {hint}"), hint.of()));
+    let strict = args.model.strict.iter().map(|pattern| (format!("--strict {pattern}"), pattern.as_str()));
+    if let Some((asked, _)) = hints.chain(strict).find(|(_, pattern)| !crate::fused::is_known(&plan, pattern))
+    {
+        let modules: std::collections::BTreeSet<&str> = plan
+            .operators
+            .iter()
+            .map(|known| known.module.as_str())
+            .filter(|module| !module.is_empty())
+            .collect();
+        let some: Vec<&str> = modules.into_iter().take(5).collect();
+        let some =
+            if some.is_empty() { String::new() } else { format!("; modules are {}, ..", some.join(", ")) };
+        return Err(Failure::usage(format!(
+            "{asked}: no operator has this name, and none is of such a module{some}"
+        )));
+    }
     let operators = crate::fused::left_to_libtorch(&plan, &args.model.strict);
     if operators.is_empty() {
         return Ok(());

@@ -24,8 +24,8 @@ pub use self::diff::{CutChange, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::prediction::Prediction;
 pub use self::report::{
-    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
-    ScheduleReport, StepReport, UpdateReport,
+    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, OperatorReport, PassReport,
+    REPORT_VERSION, ScheduleReport, StepReport, UpdateReport,
 };
 pub(crate) use self::style::{Order, Style};
 use self::text::bytes;

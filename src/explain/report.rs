@@ -120,6 +120,15 @@ impl StepReport {
     }
 }
 
+/// An operator of the model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OperatorReport {
+    /// Its name and number, `aten::linear #23`.
+    pub operator: String,
+    /// The module that it is of; empty where nothing says so.
+    pub module: String,
+}
+
 /// An operator of the model, as eager runs it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EagerReport {
@@ -311,6 +320,9 @@ pub struct Explanation {
     /// The parts of it that are passes over the graph and the plan, in order.
     #[serde(default)]
     pub passes: Vec<PassReport>,
+    /// The operators that the capture saw, in the order of their numbers.
+    #[serde(default)]
+    pub operators: Vec<OperatorReport>,
     /// Steps in order.
     pub steps: Vec<StepReport>,
     /// Microseconds of a whole call, with its guards and results, where the plan was profiled; on a GPU, of its kernels launched one by
@@ -389,6 +401,9 @@ impl Explanation {
         let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
         let profile = planned.profile.as_ref().map(|(profile, _)| profile);
+        let named = plan.graph.origins.iter().zip(planned.modules);
+        let operators = named
+            .map(|(operator, module)| OperatorReport { operator: operator.clone(), module: module.clone() });
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -498,6 +513,7 @@ impl Explanation {
                 .iter()
                 .map(|(name, time)| PassReport { name: (*name).to_owned(), ms: time.as_secs_f64() * 1e3 })
                 .collect(),
+            operators: operators.collect(),
             steps: steps.collect(),
             call_us: None,
             eager: Vec::new(),
@@ -524,7 +540,6 @@ impl Explanation {
         mut self,
         StepTimes { steps, call_us }: &StepTimes,
         eager: &[f64],
-        modules: &[String],
     ) -> Explanation {
         self.call_us = Some(*call_us);
         for (at, us) in steps {
@@ -539,25 +554,14 @@ impl Explanation {
                 .filter(|step| step.measured_us().is_none())
                 .for_each(|step| step.set_measured_us(0.0));
         }
-        let names = self.operators();
-        let report = |(at, &us): (usize, &f64)| EagerReport {
-            operator: names.get(&at).cloned().unwrap_or_else(|| format!("#{at}")),
-            module: modules.get(at).cloned().unwrap_or_default(),
-            us,
+        let report = |(at, &us): (usize, &f64)| {
+            let known = self.operators.get(at).cloned();
+            let OperatorReport { operator, module } =
+                known.unwrap_or_else(|| OperatorReport { operator: format!("#{at}"), module: String::new() });
+            EagerReport { operator, module, us }
         };
         self.eager = eager.iter().enumerate().map(report).collect();
         self
-    }
-
-    /// The captured operators that steps and edges name, by their numbers.
-    fn operators(&self) -> rustc_hash::FxHashMap<usize, String> {
-        let of_steps = self.steps.iter().flat_map(|step| match step {
-            StepReport::Kernel { operators, .. } => operators.iter(),
-            StepReport::Extern { operator, .. } => std::slice::from_ref(operator).iter(),
-        });
-        let all = of_steps.chain(self.edges.iter().flat_map(|edge| [&edge.producer, &edge.consumer]));
-        let numbered = all.filter_map(|name| Some((name.rsplit_once(" #")?.1.parse().ok()?, name.clone())));
-        numbered.collect()
     }
 
     /// The JSON Schema of reports, `docs/plan.schema.json`.

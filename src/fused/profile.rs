@@ -29,7 +29,7 @@ impl Engine {
             Stop::Stale(reason) | Stop::Unfit(reason) => Error::RunsEager(reason.into_owned()),
         })?;
         let eager = self.eager_times(compiled, inputs, forward)?;
-        Ok(plan.with_profile(&steps, &eager, &compiled.modules))
+        Ok(plan.with_profile(&steps, &eager))
     }
 
     /// Microseconds of each operator that the model calls, by its number.

@@ -53,6 +53,12 @@ pub(crate) fn left_to_libtorch(plan: &Explanation, patterns: &[String]) -> Vec<S
     plan.steps.iter().filter_map(|step| left(step, patterns)).collect()
 }
 
+/// Whether an operator of the model is meant by a pattern.
+pub(crate) fn is_known(plan: &Explanation, pattern: &str) -> bool {
+    let mut all = plan.operators.iter();
+    pattern == "*" || all.any(|known| covers(pattern, &known.operator, &known.module))
+}
+
 /// The operator of a libtorch call that a kernel is asked for.
 fn left(step: &StepReport, patterns: &[String]) -> Option<String> {
     let StepReport::Extern { operator, modules, reason, .. } = step else { return None };

@@ -41,6 +41,26 @@ fn bad_input_is_named_in_one_line() {
     }
 }
 
+/// What no operator is meant by is an error, behind the plan.
+#[test]
+fn hints_name_what_is_in_the_model() {
+    for asked in [["--hint", "eager=no.such"], ["--hint", "together=h.0.mlp"], ["--strict", "h.*.mlp"]] {
+        let output = run(&[&["explain", "gpt2-tiny"][..], &asked].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let [option, pattern] = asked;
+        let expected = format!(
+            "{option} {pattern}: no operator has this name, and none is of such a module; modules are transformer,"
+        );
+        assert!(said.contains(&expected) && !output.stdout.is_empty(), "{said}");
+    }
+    for asked in [["--hint", "eager=transformer.h.*.attn"], ["--hint", "eager=gelu"], ["--hint", "eager=#23"]]
+    {
+        let output = run(&[&["explain", "gpt2-tiny"][..], &asked].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 /// The stages of a kernel are written, and an edited one is compiled in their place: here subtraction for addition,
 /// which the comparison with the interpreter tells.
 #[test]

@@ -79,6 +79,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         compile: CompileReport::default(),
         passes: vec![PassReport { name: String::from("lower"), ms: 0.25 }],
         programs: steps.iter().map(|_| String::from("kernel @k()")).collect(),
+        operators: Vec::new(),
         steps,
         call_us: None,
         eager: Vec::new(),
