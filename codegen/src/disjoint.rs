@@ -56,16 +56,17 @@ impl Accessed {
     }
 }
 
-/// Offsets as a sum, modulo two to the width of their kind.
+/// Offsets, of 32 or 64 bits, as a sum modulo 2^32.
 #[derive(Clone, Default, Debug)]
 struct Offsets {
     /// Scalars of which nothing is known, with their factors.
     scalars: BTreeMap<u32, i64>,
     constant: i64,
     multiples: SmallVec<[Multiple; 4]>,
-    /// The width, in bits.
-    width: u32,
 }
+
+/// Sums below are those of 32 bits.
+const NEAR: u64 = 1 << 30;
 
 /// Where values of a program come from.
 pub(crate) struct Origins<'p> {
@@ -179,7 +180,7 @@ impl<'p> Origins<'p> {
 
     /// Narrows offsets to where a condition on a sum of positions and counters holds.
     fn confine(&self, offsets: &mut Offsets, limit: &Prefix) -> Option<()> {
-        let mut sum = Offsets { width: 64, ..Offsets::default() };
+        let mut sum = Offsets::default();
         sum.multiples.push(Multiple { by: limit.stride, count: None, of: Counted::Axis(limit.axis) });
         for &(scalar, factor) in &limit.limit.terms {
             self.add_counter(&mut sum, scalar, factor.checked_neg()?)?;
@@ -220,7 +221,7 @@ impl<'p> Origins<'p> {
     /// Differences along the axes of a tile.
     fn along_axes(&self, tile: Value, facts: &Facts) -> Option<Offsets> {
         let ty = self.program.ty(tile);
-        let mut offsets = Offsets { width: ty.elem()?.bits(), ..Offsets::default() };
+        let mut offsets = Offsets::default();
         for (axis, (&stride, &extent)) in facts.strides.iter().zip(&ty.shape).enumerate() {
             if extent != 1 {
                 let of = Counted::Axis(axis);
@@ -297,11 +298,10 @@ impl Offsets {
         self.is_near().then_some(self)
     }
 
-    /// Whether none of what is known of it is so large that its width might not hold the sum. Loops of unknown bounds are taken not
+    /// Whether none of what is known of it is so large that 32 bits might not hold the sum. Loops of unknown bounds are taken not
     /// to go that far.
     fn is_near(&self) -> bool {
-        let most = 1i64 << self.width.clamp(2, 32) >> 2;
-        let near = |n: i64| (-most..most).contains(&n);
+        let near = |n: i64| n.unsigned_abs() < NEAR;
         let far =
             |sum: i64, m: &Multiple| m.by.checked_mul(m.count.map_or(1, |count| count - 1))?.checked_add(sum);
         self.multiples.iter().all(|m| near(m.by))
@@ -600,7 +600,7 @@ kernel @repeat(%y: ptr<f32>) {
         assert_eq!([143, 144].map(|behind| below(9, behind)), [false, true]);
     }
 
-    /// Offsets of 8 bits are the same 256 elements further on.
+    /// Numbers of 8 bits are the same 256 elements further on, also where they are cast to offsets.
     #[test]
     fn narrow_offsets() {
         let text = "
