@@ -408,9 +408,12 @@ impl Recorder {
         if is_uninitialized(&p.event.op) {
             self.zero_new(known)?;
         }
-        if p.level == Level::Computed {
-            self.handles.iter_mut().skip(seen).try_for_each(Handle::forget)?;
-        }
+        // What has no strided memory holds the memory of others, of a model's own, too: kept, it would seem that the model keeps that.
+        let is_computed = |seen: &Seen| {
+            p.level == Level::Computed || self.storages.get(seen.storage.0 as usize).is_some_and(|s| !s.dense)
+        };
+        let made = self.handles.iter_mut().zip(&self.seen).skip(seen);
+        made.filter(|(_, seen)| is_computed(seen)).try_for_each(|(handle, _)| handle.forget())?;
         self.check_args(&mut p)?;
         self.note_writes(&p, index);
         for t in p.event.args.iter().chain(&p.event.outs).flat_map(Arg::tensors) {

@@ -103,6 +103,32 @@ fn sparse_weights_are_operands_of_libtorch_alone() {
     assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
 }
 
+/// What a sparse tensor holds of a model's parameters is nothing that the model keeps after the call, which recorded it.
+#[test]
+fn sparse_tensors_of_weights_are_made_in_each_call() {
+    let _no_grad = tch::no_grad_guard();
+    let device = device();
+    let weight = dense(&[1, 3], device);
+    let indices = Tensor::from_slice2(&[[0i64, 1, 3], [2, 0, 1]]).to_device(device);
+    let model = |x: &[Tensor], w: &Tensor, indices: &Tensor| {
+        let values = (w / 3.0).view([3]);
+        let options = (Kind::Float, w.device());
+        let made = Tensor::sparse_coo_tensor_indices_size(indices, &values, [4, 5], options, false);
+        vec![made.to_dense(None, false) + &x[0]]
+    };
+    let (held, at) = (weight.shallow_clone(), indices.shallow_clone());
+    let options = Options { audit: Audit::Every(2), ..Options::default() };
+    let fused = fuse_with(move |x: &[Tensor]| model(x, &held, &at), options);
+    for factor in [1.0, 2.0, 3.0, 4.0] {
+        let _ = weight.shallow_clone().g_mul_scalar_(factor);
+        let x = [dense(&[4, 5], device)];
+        let (ours, eager) = (fused.call(&x).unwrap(), model(&x, &weight, &indices));
+        assert!(ours[0].allclose(&eager[0], 1e-5, 1e-6, false));
+    }
+    let stats = fused.stats();
+    assert!(stats.fused_calls > 0 && stats.audits > 0 && stats.eager_calls.is_empty(), "{stats:?}");
+}
+
 #[test]
 fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
     let device = device();
