@@ -25,7 +25,7 @@ use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
 use crate::{Error, Options, Prepack};
 
-pub(crate) use strict::{Unfused, is_known, left_to_libtorch};
+pub(crate) use strict::{Unfused, left_to_libtorch};
 use table::{Entry, Outcome, Table};
 
 /// Why a call ran eager, or how often calls ran fused.

@@ -5,8 +5,12 @@ use std::collections::BTreeSet;
 use indexmap::{IndexMap, IndexSet};
 use tilefuse_fusion::{Graph, Hints, Op};
 
+use crate::paths::{Covered, Pattern};
+use crate::{Options, Strict};
+
 /// What the compiler is to do with some operators of a model: those of a module, by its path in the `VarStore` or its
-/// [`scope`](crate::scope), with those within it, or those of a name.
+/// [`scope`](crate::scope), with those within it, or those of a name. A path may leave out what all modules of the model lie in, as
+/// plans do. Hints that no operator of a call is meant by are in [`Explanation::unmatched`](crate::Explanation::unmatched).
 ///
 /// ```
 /// use tilefuse::{Hint, Options};
@@ -74,16 +78,12 @@ impl Hint {
 }
 
 impl Hint {
-    /// What it is for.
-    pub(crate) fn of(&self) -> &str {
-        &self.of
-    }
-
     /// The captured calls that it covers, and by what.
     fn origins(&self, graph: &Graph, modules: &[String]) -> IndexMap<u32, Covered> {
+        let pattern = Pattern::new(&self.of, modules.iter().map(String::as_str));
         let of = |(origin, operator): (usize, &String)| {
             let module = modules.get(origin).map_or("", String::as_str);
-            Some((origin as u32, covered(&self.of, operator, module)?))
+            Some((origin as u32, pattern.covered(operator, module)?))
         };
         graph.origins.iter().enumerate().filter_map(of).collect()
     }
@@ -125,37 +125,6 @@ impl std::str::FromStr for Hint {
     }
 }
 
-/// Whether a pattern is the name of an operator, or covers the module that it is of.
-pub(crate) fn covers(pattern: &str, operator: &str, module: &str) -> bool {
-    covered(pattern, operator, module).is_some()
-}
-
-/// What a pattern covers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Covered {
-    /// An operator by its name or number.
-    Operator,
-    /// A module, with this path.
-    Module(String),
-}
-
-/// By what a pattern covers an operator, if it does. `operator` is a name with a position, "aten::linear #23", "#23".
-fn covered(pattern: &str, operator: &str, module: &str) -> Option<Covered> {
-    let name = operator.split(' ').next().unwrap_or_default();
-    let number = operator.split(' ').nth(1);
-    if pattern == "*"
-        || number == Some(pattern)
-        || pattern == operator
-        || pattern == name
-        || name.strip_prefix("aten::") == Some(pattern)
-    {
-        return Some(Covered::Operator);
-    }
-    let mut path = module.split('.').filter(|part| !part.is_empty());
-    let parts = pattern.split('.').map(|part| path.next().filter(|&own| part == "*" || part == own));
-    Some(Covered::Module(parts.collect::<Option<Vec<_>>>()?.join(".")))
-}
-
 /// Applies hints to a functional graph, whose origins are the captured calls, of these modules.
 pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hints {
     let mut found = Hints::default();
@@ -175,6 +144,22 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
                 found.keep_separate(origin, region as u32);
             }),
         }
+    }
+    found
+}
+
+/// The hints, and the patterns of [`Strict::Kernels`], that no call of a functional graph is meant by.
+pub(crate) fn unmatched(options: &Options, graph: &Graph, modules: &[String]) -> Vec<String> {
+    let hints = options.hints.iter().filter(|hint| hint.origins(graph, modules).is_empty());
+    let mut found: Vec<String> = hints.map(|hint| format!("hint {hint}")).collect();
+    if let Strict::Kernels(patterns) = &options.strict {
+        // All operators of a model that has none are computed by kernels.
+        let patterns = patterns.iter().filter(|pattern| *pattern != "*");
+        let strict = patterns.filter(|of| Hint::eager(of).origins(graph, modules).is_empty());
+        found.extend(strict.map(|pattern| format!("strict {pattern}")));
+    }
+    for of in &found {
+        tracing::warn!("{of}: no operator has this name, and none is of such a module");
     }
     found
 }
@@ -227,7 +212,7 @@ fn keep(graph: &mut Graph, origins: &IndexMap<u32, Covered>, of: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Covered, Hint, covered, covers};
+    use super::Hint;
 
     #[test]
     fn hints_are_parsed() {
@@ -248,20 +233,5 @@ mod tests {
             "tolerance:nan=h",
         ];
         assert!(wrong.iter().all(|text| text.parse::<Hint>().is_err()));
-    }
-
-    #[test]
-    fn patterns_are_operators_or_modules_with_what_is_within() {
-        let is = |pattern: &str| covers(pattern, "aten::linear #23", "h.3.mlp.c_fc");
-        assert!(
-            ["aten::linear", "linear", "aten::linear #23", "h.3", "h.*.mlp", "h.3.mlp.c_fc", "*"]
-                .iter()
-                .all(|p| is(p))
-        );
-        assert!(!["aten::lin", "h.4", "h.30", "mlp", "h.*.attn", "h.3.mlp.c_fc.x", ""].iter().any(|p| is(p)));
-        assert!(!covers("h", "aten::gelu #2", ""));
-        let module = |path: &str| Some(Covered::Module(path.to_owned()));
-        assert_eq!(covered("h.*", "aten::gelu #2", "h.3.mlp"), module("h.3"));
-        assert_eq!(covered("gelu", "aten::gelu #2", "h.3.mlp"), Some(Covered::Operator));
     }
 }

@@ -35,6 +35,7 @@ pub mod judge;
 mod kernel;
 mod operator;
 mod options;
+mod paths;
 #[doc(hidden)]
 pub mod random;
 mod rng;
@@ -46,7 +47,7 @@ pub use engine::{CompileReport, GuardMiss, Target, ToleranceReport};
 pub use error::Error;
 pub use explain::{
     CandidateReport, CodeReport, CutChange, EagerReport, EdgeReport, Explanation, LineReport, MachineReport,
-    MemoryReport, OperatorReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport,
+    MemoryReport, OneSided, OperatorReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport,
     StepChange, StepReport, TensorReport, TimeSource, TotalChange, Totals, UpdateReport,
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};

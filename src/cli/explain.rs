@@ -134,11 +134,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         show_diff(args, path, &explanation, &case.name)?;
         return fused_as_asked(args, explanation);
     }
+    let terminal = if args.output.is_none() { Style::of_terminal() } else { None };
     let text = match args.format {
-        Format::Text if args.full || args.programs || args.code => explanation.text(args.programs),
+        Format::Text if args.full || args.programs || args.code => match terminal {
+            Some(style) => explanation.text_in(args.programs, style),
+            None => explanation.text(args.programs),
+        },
         Format::Text => {
-            let style = if args.output.is_none() { Style::of_output() } else { Style::PLAIN };
-            explanation.summary_in(Style { order: args.sort, ..style })
+            explanation.summary_in(Style { order: args.sort, ..terminal.unwrap_or(Style::PLAIN) })
         }
         Format::Json => json(&explanation)?,
         Format::Schema => crate::Explanation::schema(),
@@ -149,31 +152,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     fused_as_asked(args, explanation)
 }
 
-/// Fails where hints or `--strict` name what is not in the model, or a plan leaves operators to libtorch that `--strict` asks kernels
-/// for.
+/// Fails where a plan leaves operators to libtorch that `--strict` asks kernels for, or that or a hint names what is not in the model.
 fn fused_as_asked(args: &Args, plan: crate::Explanation) -> Result<(), Failure> {
-    let hints = args.model.hint.iter().map(|hint| (format!("--hint {hint}"), hint.of()));
-    let strict = args.model.strict.iter().map(|pattern| (format!("--strict {pattern}"), pattern.as_str()));
-    if let Some((asked, _)) = hints.chain(strict).find(|(_, pattern)| !crate::fused::is_known(&plan, pattern))
-    {
-        let modules: std::collections::BTreeSet<&str> = plan
-            .operators
-            .iter()
-            .map(|known| known.module.as_str())
-            .filter(|module| !module.is_empty())
-            .collect();
-        let some: Vec<&str> = modules.into_iter().take(5).collect();
-        let some =
-            if some.is_empty() { String::new() } else { format!("; modules are {}, ..", some.join(", ")) };
-        return Err(Failure::usage(format!(
-            "{asked}: no operator has this name, and none is of such a module{some}"
-        )));
-    }
+    all_meant(&plan)?;
     let operators = crate::fused::left_to_libtorch(&plan, &args.model.strict);
     if operators.is_empty() {
         return Ok(());
     }
     Err(crate::Error::Unfused { operators, plan: Box::new(plan) }.into())
+}
+
+/// Fails where a hint or `--strict` names what is not in the model.
+pub(crate) fn all_meant(plan: &crate::Explanation) -> Result<(), Failure> {
+    let Some(asked) = plan.unmatched.first() else { return Ok(()) };
+    let modules: std::collections::BTreeSet<&str> = plan
+        .operators
+        .iter()
+        .map(|known| known.module.as_str())
+        .filter(|module| !module.is_empty())
+        .collect();
+    let some: Vec<&str> = modules.into_iter().take(5).collect();
+    let some = if some.is_empty() { String::new() } else { format!("; modules are {}, ..", some.join(", ")) };
+    Err(Failure::usage(format!("--{asked}: no operator has this name, and none is of such a module{some}")))
 }
 
 /// Shows what is different from an older plan, and fails where that is worse by more than may be.

@@ -35,6 +35,8 @@ pub(crate) struct AbsentPlan {
     pub(crate) pass_times: Vec<(&'static str, Duration)>,
     pub(crate) report: CompileReport,
     pub(crate) tolerances: Vec<ToleranceReport>,
+    /// Hints and patterns that no operator is meant by.
+    pub(crate) unmatched: Vec<String>,
     /// Whether an assembler was there, which has assembled all kernels.
     pub(crate) assembled: bool,
 }
@@ -67,6 +69,7 @@ pub(crate) fn absent_plan(
     functional.move_to(Device::Cuda(0));
     let eager = eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
+    let unmatched = crate::hints::unmatched(options, &functional, &modules);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let tolerances = not_compared(tolerances(&options.hints, &functional, &modules));
     let (_, profile) = typical(target);
@@ -111,6 +114,7 @@ pub(crate) fn absent_plan(
         pass_times,
         report,
         tolerances,
+        unmatched,
         assembled: assembler.is_some(),
         plan,
     })

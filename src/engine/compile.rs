@@ -92,6 +92,8 @@ pub(crate) struct Compiled {
     pub(crate) sites: Vec<CallSite>,
     /// What became of the parts that have a tolerance.
     pub(crate) tolerances: Vec<ToleranceReport>,
+    /// Hints and patterns that no operator is meant by.
+    pub(crate) unmatched: Vec<String>,
     /// Memory of intermediates, which the plans of a model share.
     pub(crate) workspaces: Arc<Pool>,
     /// Memory of large results is kept for the next call.
@@ -182,6 +184,7 @@ fn attempt(
     }
     let eager = super::eager_cost::eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
+    let unmatched = crate::hints::unmatched(options, &functional, &modules);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     tolerances.prepare(&options.hints, &mut functional, &modules, (trace, &converted, calls))?;
     let mut found = Found::new(target, &converted, options);
@@ -286,6 +289,7 @@ fn attempt(
         assumed_versions,
         report,
         tolerances: Vec::new(),
+        unmatched,
         ranges: ranges(&plan, target, &modules, options),
         graphs: Graphs::new(options.cuda_graphs, &plan, target),
         graph_calls: std::sync::atomic::AtomicU64::new(0),

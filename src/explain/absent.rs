@@ -43,7 +43,7 @@ impl Explanation {
             target.name(),
             typical(target).0,
         );
-        let tolerances = absent.tolerances.clone();
-        Ok(Explanation { planned_for: Some(planned_for), tolerances, ..explanation })
+        let (tolerances, unmatched) = (absent.tolerances.clone(), absent.unmatched.clone());
+        Ok(Explanation { planned_for: Some(planned_for), tolerances, unmatched, ..explanation })
     }
 }

@@ -20,15 +20,41 @@ use crate::Error;
 pub struct PlanDiff {
     /// What a call costs in all, in both; those that stayed among them.
     pub totals: Vec<TotalChange>,
-    /// Steps of the older plan that no step of the newer one is like: what they compute.
-    pub gone: Vec<String>,
+    /// Steps of the older plan that no step of the newer one is like.
+    pub gone: Vec<OneSided>,
     /// Steps of the newer plan that no step of the older one is like.
-    pub new: Vec<String>,
+    pub new: Vec<OneSided>,
     /// Steps that compute the same in another way or time.
     pub changed: Vec<StepChange>,
     /// Edges between operators of both that are fused in one of them, or not for another reason.
     #[serde(default)]
     pub cuts: Vec<CutChange>,
+}
+
+/// A step that one of two plans alone has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OneSided {
+    /// What it computes.
+    pub step: String,
+    /// Microseconds that it takes, as [`StepReport::us`] has them.
+    pub us: Option<f64>,
+}
+
+/// Such steps of repeated layers.
+#[derive(Debug, PartialEq)]
+pub(super) struct AlikeOneSided {
+    /// What they compute, `*` for the numbers of the layers.
+    pub(super) step: String,
+    pub(super) count: usize,
+    /// Of all of them of which it is known; none where it is of none.
+    pub(super) us: Option<f64>,
+}
+
+impl AlikeOneSided {
+    /// The time, in the unit that suits it.
+    pub(super) fn time(&self) -> String {
+        self.us.map_or_else(|| String::from("?"), summary::time)
+    }
 }
 
 /// A sum over a plan, before and after.
@@ -137,7 +163,7 @@ impl Explanation {
         for (at, step) in self.steps.iter().enumerate() {
             let name = computed(step);
             match before.get_mut(&name).and_then(VecDeque::pop_front) {
-                None => new.push(name),
+                None => new.push(OneSided { step: name, us: step.us() }),
                 Some(step_before) => {
                     let what = differences((old, step_before), (self, step));
                     if !what.is_empty() {
@@ -147,8 +173,16 @@ impl Explanation {
                 }
             }
         }
-        let gone = before.iter().flat_map(|(name, steps)| steps.iter().map(|_| name.clone())).collect();
-        PlanDiff { totals: totals(old, self), gone, new, changed, cuts: cuts::changes(old, self) }
+        let gone = before.into_iter().flat_map(|(name, steps)| {
+            steps.into_iter().map(move |step| OneSided { step: name.clone(), us: step.us() })
+        });
+        PlanDiff {
+            totals: totals(old, self),
+            gone: gone.collect(),
+            new,
+            changed,
+            cuts: cuts::changes(old, self),
+        }
     }
 }
 
@@ -265,6 +299,7 @@ fn totals(old: &Explanation, new: &Explanation) -> Vec<TotalChange> {
         |name: &str, old: f64, new: f64, cost: bool| TotalChange { name: name.to_owned(), old, new, cost };
     vec![
         change("predicted time of kernels, us", a.predicted_us, b.predicted_us, true),
+        change("known time of all steps, us", old.known_us(), new.known_us(), false),
         change("kernels", a.kernels as f64, b.kernels as f64, true),
         change("libtorch calls", a.extern_calls as f64, b.extern_calls as f64, true),
         change("bytes read by kernels", a.bytes_read as f64, b.bytes_read as f64, true),
@@ -303,8 +338,8 @@ impl PlanDiff {
             if !steps.is_empty() {
                 let _ = writeln!(text, "\n{title}");
             }
-            for (step, count) in steps {
-                let _ = writeln!(text, "  {count:3} x {step}");
+            for one in steps {
+                let _ = writeln!(text, "  {:3} x {}, {}", one.count, one.step, one.time());
             }
         }
         if !self.changed.is_empty() {
@@ -323,12 +358,12 @@ impl PlanDiff {
     }
 
     /// The steps that are gone, those of repeated layers once, with how many there are.
-    pub(super) fn gone_alike(&self) -> Vec<(String, usize)> {
+    pub(super) fn gone_alike(&self) -> Vec<AlikeOneSided> {
         counted(&self.gone)
     }
 
     /// The steps that are new, likewise.
-    pub(super) fn new_alike(&self) -> Vec<(String, usize)> {
+    pub(super) fn new_alike(&self) -> Vec<AlikeOneSided> {
         counted(&self.new)
     }
 
@@ -359,13 +394,19 @@ fn number(value: f64) -> String {
 }
 
 /// Steps of repeated layers once, with how many there are.
-fn counted(steps: &[String]) -> Vec<(String, usize)> {
-    let mut counts: IndexMap<String, (&str, usize)> = IndexMap::new();
-    for step in steps {
-        counts.entry(of_any_layer(step)).or_insert((step, 0)).1 += 1;
+fn counted(steps: &[OneSided]) -> Vec<AlikeOneSided> {
+    let mut counts: IndexMap<String, AlikeOneSided> = IndexMap::new();
+    for OneSided { step, us } in steps {
+        let all = of_any_layer(step);
+        let new = AlikeOneSided { step: step.clone(), count: 0, us: None };
+        let alike = counts.entry(all.clone()).or_insert(new);
+        alike.count += 1;
+        alike.us = alike.us.map_or(*us, |sum| Some(sum + us.unwrap_or(0.0)));
+        if alike.count > 1 {
+            alike.step = all;
+        }
     }
-    let named = |(all, (first, count))| if count == 1 { (String::from(first), 1) } else { (all, count) };
-    counts.into_iter().map(named).collect()
+    counts.into_values().collect()
 }
 
 /// What a step computes, with `*` in the place of the numbers in its modules' paths.
@@ -409,15 +450,15 @@ mod tests {
             *bytes_read += 64;
         }
         let diff = new.diff(&old);
-        assert_eq!(diff.gone, [computed(&removed)]);
-        assert_eq!(diff.new, [""; 0]);
+        assert_eq!(diff.gone, [OneSided { step: computed(&removed), us: removed.us() }]);
+        assert_eq!(diff.new, []);
         let [change] = &diff.changed[..] else { panic!("{:?}", diff.changed) };
         assert_eq!(change.more_us, 1000.0);
         assert_eq!(change.what.len(), 2, "{:?}", change.what);
         let grown: Vec<&str> = diff.regressions(0.0).iter().map(|total| total.name.as_str()).collect();
         assert!(grown.contains(&"predicted time of kernels, us"), "{grown:?}");
         assert!(diff.regressions(f64::MAX).is_empty());
-        assert!(old.diff(&new).new.contains(&computed(&removed)));
+        assert_eq!(old.diff(&new).new, diff.gone);
     }
 
     #[test]
@@ -465,7 +506,7 @@ mod tests {
         }
         let text = new.diff(&old).text();
         let (_, steps) = text.split_once("\ngone\n").unwrap();
-        let expected = "    1 x head: relu\n\nnew\n    1 x head: tanh\n\nchanged\n    2 x h.*.mlp.up: relu\n        instances: 1 -> 2\n    \
+        let expected = "    1 x head: relu, 2.0 us\n\nnew\n    1 x head: tanh, 2.0 us\n\nchanged\n    2 x h.*.mlp.up: relu\n        instances: 1 -> 2\n    \
                         2 x h.*.mlp.down: relu\n        instances: 1 -> 2\n";
         assert_eq!(steps, expected);
         assert_eq!(of_any_layer("h.0.a, h.1: x, y"), "h.*.a, h.*: x, y");

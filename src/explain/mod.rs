@@ -20,7 +20,7 @@ mod work;
 
 pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
-pub use self::diff::{CutChange, PlanDiff, StepChange, TotalChange};
+pub use self::diff::{CutChange, OneSided, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::prediction::Prediction;
 pub use self::report::{

@@ -213,8 +213,15 @@ pub struct EdgeReport {
     /// Whether a hint decides that, against the cost model.
     #[serde(default)]
     pub hinted: bool,
+    /// Whether the hint `together` asks for one kernel that there is not.
+    #[serde(default)]
+    pub unmet: bool,
     /// Bytes of what the producer gives.
     pub bytes: u64,
+    /// Predicted microseconds that a cut costs at most: these bytes are written and read again, and one kernel more is launched. 0 where
+    /// one kernel is predicted to be slower; none where nothing is known of the machine.
+    #[serde(default)]
+    pub cost_us: Option<f64>,
 }
 
 /// A tensor of the caller or of the model that a call writes.
@@ -337,6 +344,9 @@ pub struct Explanation {
     /// The parts of the model that have a tolerance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerances: Vec<ToleranceReport>,
+    /// Hints, and patterns of [`Options::strict`](crate::Options::strict), that no operator of the call is meant by: `hint eager=h.*.atn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
     /// Every edge.
     pub edges: Vec<EdgeReport>,
     /// Text of each distinct block program.
@@ -390,6 +400,7 @@ impl Explanation {
             packed_bytes: compiled.packs.bytes(),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             tolerances: compiled.tolerances.clone(),
+            unmatched: compiled.unmatched.clone(),
             ..planned
         }
     }
@@ -467,6 +478,7 @@ impl Explanation {
             // Kernels that could not be merged over this edge may have become one over others.
             let together = producer_step.is_some() && producer_step == consumer_step;
             let verdict = if together && !d.verdict.is_fused() { &Verdict::Fused } else { &d.verdict };
+            let bytes = plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum();
             EdgeReport {
                 producer: origin(d.producer),
                 consumer: origin(d.consumer),
@@ -476,7 +488,9 @@ impl Explanation {
                 remedy: verdict.remedy(),
                 fused: verdict.is_fused(),
                 hinted: verdict.is_hinted(),
-                bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
+                unmet: d.demanded && !verdict.is_fused(),
+                bytes,
+                cost_us: profile.map(|profile| verdict.cost_us(bytes, profile)),
             }
         });
         let updates = plan.updates.iter().zip(&plan.copied).map(|((target, _), copied)| UpdateReport {
@@ -519,6 +533,7 @@ impl Explanation {
             eager: Vec::new(),
             updates: updates.collect(),
             tolerances: Vec::new(),
+            unmatched: Vec::new(),
             edges: edges.collect(),
             programs: plan.programs.iter().map(ToString::to_string).collect(),
             memory: MemoryReport { fused: plan.held_bytes(), eager: planned.eager.held_bytes.clone() },

@@ -25,20 +25,12 @@ impl Style {
     /// A file, or another program.
     pub(crate) const PLAIN: Style = Style { width: 120, colour: false, order: Order::Calls };
 
-    /// That of standard output: the terminal's width, and colours unless `NO_COLOR` or the terminal says otherwise.
-    pub(crate) fn of_output() -> Style {
+    /// That of standard output where it is a terminal: its width, and colours unless `NO_COLOR` or the terminal says otherwise.
+    pub(crate) fn of_terminal() -> Option<Style> {
         let term = console::Term::stdout();
-        match term.size_checked().filter(|_| term.is_term()) {
-            Some((_, columns)) => {
-                let width = usize::from(columns).max(60);
-                Style {
-                    width,
-                    colour: console::colors_enabled() && !Style::wants_plain_text(),
-                    ..Style::PLAIN
-                }
-            }
-            None => Style::PLAIN,
-        }
+        let (_, columns) = term.size_checked().filter(|_| term.is_term())?;
+        let colour = console::colors_enabled() && !Style::wants_plain_text();
+        Some(Style { width: usize::from(columns).max(60), colour, ..Style::PLAIN })
     }
 
     /// Whether the user asks for no colours, as <https://no-color.org> says: nothing is drawn with escape codes then.

@@ -11,9 +11,9 @@ use std::fmt::Write as _;
 use indexmap::IndexMap;
 
 use super::limits::{limit_text, of_limit};
-use super::modules::{common_prefix, pattern};
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
+use crate::paths::{common_prefix, folded};
 
 /// Cuts that are shown.
 const MAX_CUTS: usize = 5;
@@ -56,6 +56,21 @@ fn runs(keys: &[String]) -> Vec<Run> {
     found
 }
 
+/// A text without the positions of the operators in it, which are others in each of repeated layers.
+fn unnumbered(text: &str) -> String {
+    let mut found: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let number =
+            word.strip_prefix('#').map(|number| number.trim_start_matches(|c: char| c.is_ascii_digit()));
+        match (number, found.last_mut()) {
+            // What stands behind a position, as a comma.
+            (Some(rest), Some(before)) => before.push_str(rest),
+            _ => found.push(word.to_owned()),
+        }
+    }
+    found.join(" ")
+}
+
 /// An operator without its namespace and position.
 pub(super) fn short(operator: &str) -> String {
     let words = operator.split(' ').filter(|word| !word.starts_with('#'));
@@ -85,8 +100,7 @@ fn modules_of(step: &StepReport) -> &[String] {
 
 /// The module that all those of a plan lie in, with a dot behind it; empty where there is none.
 fn common_module(plan: &Explanation) -> String {
-    let paths = plan.steps.iter().flat_map(modules_of).filter(|path| !path.is_empty());
-    common_prefix(paths.map(String::as_str))
+    common_prefix(plan.operators.iter().map(|operator| operator.module.as_str()))
 }
 
 /// A path without what all have in common.
@@ -99,7 +113,7 @@ fn modules(plan: &Explanation, at: usize, run: Run) -> String {
     let (of, common) = (|at: usize| modules_of(&plan.steps[at]), common_module(plan));
     let paths = |module: usize| {
         let alike = (0..run.times).map(|time| of(at + time * run.period));
-        pattern(alike.map(|modules| within(modules.get(module).map_or("", String::as_str), &common)))
+        folded(alike.map(|modules| within(modules.get(module).map_or("", String::as_str), &common)))
     };
     (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
 }
@@ -190,7 +204,7 @@ pub(super) fn by_time(plan: &Explanation, style: Style) -> String {
     for share in shares(plan) {
         let first = &plan.steps[share.steps[0]];
         let run = Run { start: share.steps[0], period: 1, times: 1 };
-        let paths = pattern(share.steps.iter().map(|&at| within(first_module(&plan.steps[at]), &common)));
+        let paths = folded(share.steps.iter().map(|&at| within(first_module(&plan.steps[at]), &common)));
         let modules = if share.steps.len() == 1 { modules(plan, share.steps[0], run) } else { paths };
         let line = format!(
             "{:>4} x {}",
@@ -317,60 +331,83 @@ fn columns(
 
 /// Cuts between the same operators for the same reason.
 #[derive(Debug)]
-pub(super) struct Alike<'a> {
+pub(super) struct Alike {
     pub(super) producer: String,
     pub(super) consumer: String,
-    pub(super) verdict: &'a str,
-    pub(super) remedy: Option<&'a str>,
+    pub(super) verdict: String,
+    pub(super) remedy: Option<String>,
     /// How many there are.
     pub(super) count: usize,
     /// Bytes over all of them.
     pub(super) bytes: u64,
+    /// Predicted microseconds that all of them cost at most.
+    pub(super) cost_us: f64,
     /// The position of the first one.
     pub(super) first: usize,
 }
 
-impl Alike<'_> {
+impl Alike {
     /// The bytes, in the unit that suits them.
     pub(super) fn size(&self) -> String {
         bytes(self.bytes)
     }
+
+    /// The cost, likewise.
+    pub(super) fn cost(&self) -> String {
+        time(self.cost_us)
+    }
 }
 
-/// The cuts of a plan, alike ones once, those over which most bytes go first.
-pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
+/// The cuts of a plan, alike ones once, those that cost most first.
+pub(super) fn alike(plan: &Explanation) -> Vec<Alike> {
     alike_edges(plan, |edge| !edge.fused)
 }
 
 /// Some of the edges of a plan, likewise.
-fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec<Alike<'_>> {
-    let mut found: IndexMap<(String, String, &str), Alike<'_>> = IndexMap::new();
+fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec<Alike> {
+    let mut found: IndexMap<(String, String, String), Alike> = IndexMap::new();
     for (first, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| is_asked_for(edge)) {
-        let EdgeReport { producer, consumer, verdict, remedy, bytes, .. } = edge;
+        let EdgeReport { producer, consumer, verdict, remedy, bytes, cost_us, .. } = edge;
         let (producer, consumer) = (short(producer), short(consumer));
-        let key = (producer.clone(), consumer.clone(), verdict.as_str());
+        let (verdict, remedy) = (unnumbered(verdict), remedy.as_deref().map(unnumbered));
+        let key = (producer.clone(), consumer.clone(), verdict.clone());
         let alike = found.entry(key).or_insert(Alike {
             producer,
             consumer,
             verdict,
-            remedy: remedy.as_deref(),
+            remedy,
             count: 0,
             bytes: 0,
+            cost_us: 0.0,
             first,
         });
         (alike.count, alike.bytes) = (alike.count + 1, alike.bytes + bytes);
+        alike.cost_us += cost_us.unwrap_or(0.0);
     }
     let mut found: Vec<_> = found.into_values().collect();
-    found.sort_by_key(|alike| std::cmp::Reverse(alike.bytes));
+    found.sort_by(|a, b| b.cost_us.total_cmp(&a.cost_us).then(b.bytes.cmp(&a.bytes)));
     found
 }
 
-/// The edges that are fused because of a hint alone; empty where there are none.
+/// What became of hints: the edges that are fused because of one alone, those that one asks for in vain, and hints that no operator is
+/// meant by; empty where there are none.
 pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
     let mut text = String::new();
-    for edge in alike_edges(plan, |edge| edge.fused && edge.hinted) {
-        let Alike { producer, consumer, verdict, count, .. } = edge;
-        let line = format!("{count} x {producer} -> {consumer}, {verdict}");
+    let fused = alike_edges(plan, |edge| edge.fused && edge.hinted);
+    let fused = fused.iter().map(|Alike { producer, consumer, verdict, count, .. }| {
+        format!("{count} x {producer} -> {consumer}, {verdict}")
+    });
+    let unmet = alike_edges(plan, |edge| edge.unmet);
+    let unmet = unmet.iter().map(|Alike { producer, consumer, verdict, count, .. }| {
+        format!(
+            "{count} x {producer} -> {consumer}, not in one kernel as the hint `together` asks, {verdict}"
+        )
+    });
+    let unmatched = plan
+        .unmatched
+        .iter()
+        .map(|of| format!("{of}: no operator of this call has this name, and none is of such a module"));
+    for line in fused.chain(unmet).chain(unmatched) {
         let _ = writeln!(text, "{}", style.wrapped(&line, 6));
     }
     text
@@ -382,20 +419,20 @@ pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
     if alike.is_empty() {
         return String::from("every edge is fused\n");
     }
-    let heading = format!(
-        "edges that were not fused, of {} different ones those over which most bytes go",
-        alike.len()
-    );
+    let costs =
+        if alike[0].cost_us > 0.0 { "cost most, in time at most, as predicted" } else { "have most bytes" };
+    let heading = format!("edges that were not fused, of {} different ones those that {costs}", alike.len());
     let mut text = style.strong(&style.wrapped(&heading, 2)) + "\n";
-    let mut reasons: IndexMap<(&str, Option<&str>), Vec<&Alike<'_>>> = IndexMap::new();
+    let mut reasons: IndexMap<(&str, Option<&str>), Vec<&Alike>> = IndexMap::new();
     for cut in alike.iter().take(MAX_CUTS) {
-        reasons.entry((cut.verdict, cut.remedy)).or_default().push(cut);
+        reasons.entry((&cut.verdict, cut.remedy.as_deref())).or_default().push(cut);
     }
     for ((verdict, remedy), cuts) in reasons {
         for cut in cuts {
             let Alike { producer, consumer, count, .. } = cut;
             let edges = if *count == 1 { "edge " } else { "edges" };
-            let line = format!("  {:>9} in {count:3} {edges}  {producer} -> {consumer}", cut.size());
+            let (cost, size) = (cut.cost(), cut.size());
+            let line = format!("  {cost:>10} {size:>9} in {count:3} {edges}  {producer} -> {consumer}");
             let _ = writeln!(text, "{}", style.wrapped(&line, CUT_INDENT));
         }
         let _ = writeln!(text, "{}", style.wrapped(&format!("{:CUT_INDENT$}{verdict}", ""), CUT_INDENT));
@@ -409,6 +446,7 @@ pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::OperatorReport;
     use super::super::style::Order;
     use super::*;
 
@@ -468,10 +506,10 @@ mod tests {
         (others[1].bytes, others[1].producer) = (32, String::from("aten::sin #1"));
         plan.edges.extend(others);
         let text = plan.summary();
-        let (_, cuts) = text.split_once("most bytes go\n").unwrap();
-        let expected = "      128 B in   1 edge   linear -> linear\n       32 B in   1 edge   sin -> linear\n      \
+        let (_, cuts) = text.split_once("in time at most, as predicted\n").unwrap();
+        let expected = "      1.5 us     128 B in   1 edge   linear -> linear\n      1.5 us      32 B in   1 edge   sin -> linear\n      \
                         cut: predicted 9.0 us in one kernel, 4.0 us in two\n      what would change it: nothing that the cost model \
-                        knows\n       64 B in   1 edge   exp -> linear\n      cut: other\n      what would change it: nothing that \
+                        knows\n      1.5 us      64 B in   1 edge   exp -> linear\n      cut: other\n      what would change it: nothing that \
                         the cost model knows\n";
         assert_eq!(cuts, expected);
     }
@@ -482,6 +520,8 @@ mod tests {
         for step in &mut plan.steps {
             if let StepReport::Kernel { modules, .. } = step {
                 modules[0].insert_str(0, "gpt.transformer.");
+                let (operator, module) = (String::from("aten::relu"), modules[0].clone());
+                plan.operators.push(OperatorReport { operator, module });
             }
         }
         for order in [Order::Calls, Order::Time] {

@@ -47,23 +47,13 @@ impl Explanation {
     /// The plan as text with every step and every cut; `programs` adds the block program of each distinct kernel,
     /// [`Explanation::with_code`] the code.
     pub fn text(&self, programs: bool) -> String {
-        let mut text = self.head();
-        for (position, step) in self.steps.iter().enumerate() {
-            text.push_str(&step_text(position, step));
-        }
-        text.push_str(&self.updates_text());
-        text.push_str(&summary::hinted(self, Style::PLAIN));
-        text.push_str("\nedges that were not fused\n");
-        for edge in self.edges.iter().filter(|e| !e.fused) {
-            text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
-            if let Some(remedy) = &edge.remedy {
-                text.push_str(&format!("      what would change it: {remedy}\n"));
-            }
-        }
-        for line in [self.prediction_text(), self.call_text()].iter().filter(|line| !line.is_empty()) {
-            text.push_str(&format!("\n{line}"));
-        }
-        text.push_str(&self.compile_text());
+        self.text_in(programs, Style { width: usize::MAX, ..Style::PLAIN })
+    }
+
+    /// The same, as it is read there.
+    pub(crate) fn text_in(&self, programs: bool, style: Style) -> String {
+        let mut text: String =
+            self.listing().split_inclusive('\n').map(|line| style.wrapped(line, 10)).collect();
         if programs {
             for program in &self.programs {
                 text.push('\n');
@@ -77,6 +67,28 @@ impl Explanation {
             };
             text.push_str(&code.text(&self.steps.iter().find_map(named).unwrap_or_default()));
         }
+        text
+    }
+
+    /// Every step and every cut, without code.
+    fn listing(&self) -> String {
+        let mut text = self.head();
+        for (position, step) in self.steps.iter().enumerate() {
+            text.push_str(&step_text(position, step));
+        }
+        text.push_str(&self.updates_text());
+        text.push_str(&summary::hinted(self, Style { width: usize::MAX, ..Style::PLAIN }));
+        text.push_str("\nedges that were not fused\n");
+        for edge in self.edges.iter().filter(|e| !e.fused) {
+            text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+            if let Some(remedy) = &edge.remedy {
+                text.push_str(&format!("      what would change it: {remedy}\n"));
+            }
+        }
+        for line in [self.prediction_text(), self.call_text()].iter().filter(|line| !line.is_empty()) {
+            text.push_str(&format!("\n{line}"));
+        }
+        text.push_str(&self.compile_text());
         text
     }
 

@@ -4,7 +4,7 @@ use super::Engine;
 use super::table::Outcome;
 use crate::engine::Compiled;
 use crate::explain::{Explanation, StepReport};
-use crate::hints::covers;
+use crate::paths::Pattern;
 use crate::{Error, Strict};
 
 /// A plan that leaves operators to libtorch that kernels are asked for.
@@ -34,7 +34,11 @@ impl Engine {
     pub(super) fn unfused(&self, compiled: &Compiled) -> Option<Box<Unfused>> {
         let Strict::Kernels(patterns) = &self.options.strict else { return None };
         let plan = Explanation::of(compiled, &self.all_names());
-        let operators = left_to_libtorch(&plan, patterns);
+        let unmatched = plan.unmatched.iter().filter_map(|of| of.strip_prefix("strict "));
+        let unmatched =
+            unmatched.map(|of| format!("{of} (no operator has this name, and none is of such a module)"));
+        let mut operators = left_to_libtorch(&plan, patterns);
+        operators.extend(unmatched);
         (!operators.is_empty()).then(|| Box::new(Unfused { operators, plan }))
     }
 
@@ -50,20 +54,16 @@ impl Engine {
 
 /// The operators that patterns ask kernels for and a plan leaves to libtorch, with their modules and the reasons.
 pub(crate) fn left_to_libtorch(plan: &Explanation, patterns: &[String]) -> Vec<String> {
-    plan.steps.iter().filter_map(|step| left(step, patterns)).collect()
-}
-
-/// Whether an operator of the model is meant by a pattern.
-pub(crate) fn is_known(plan: &Explanation, pattern: &str) -> bool {
-    let mut all = plan.operators.iter();
-    pattern == "*" || all.any(|known| covers(pattern, &known.operator, &known.module))
+    let modules = || plan.operators.iter().map(|operator| operator.module.as_str());
+    let patterns: Vec<Pattern<'_>> = patterns.iter().map(|of| Pattern::new(of, modules())).collect();
+    plan.steps.iter().filter_map(|step| left(step, &patterns)).collect()
 }
 
 /// The operator of a libtorch call that a kernel is asked for.
-fn left(step: &StepReport, patterns: &[String]) -> Option<String> {
+fn left(step: &StepReport, patterns: &[Pattern<'_>]) -> Option<String> {
     let StepReport::Extern { operator, modules, reason, .. } = step else { return None };
     let module = modules.first().map_or("", String::as_str);
-    if !patterns.iter().any(|pattern| covers(pattern, operator, module)) {
+    if patterns.iter().all(|pattern| pattern.covered(operator, module).is_none()) {
         return None;
     }
     let place = if module.is_empty() { String::new() } else { format!(" of {module}") };

@@ -163,6 +163,9 @@ fn hints_and_strictness_are_given_from_the_shell() {
     let (status, said) = compared(&["--hint", "eager=aten::gelu", "--strict", "aten::gelu"]);
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("left to libtorch: aten::gelu"), "{said}");
+    let (status, said) = compared(&["--hint", "separate=no.such"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("--hint separate=no.such: no operator has this name"), "{said}");
     let (status, said) = compared(&["--hint", "near=x"]);
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("is none of eager=PATTERN"), "{said}");

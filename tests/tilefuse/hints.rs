@@ -225,6 +225,28 @@ fn strict_calls_are_errors_where_something_is_left() {
     }
 }
 
+/// A hint that cannot be followed, and one that names nothing, say so; what strictness names has to be there.
+#[test]
+fn hints_that_change_nothing_say_so() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = [Tensor::randn([7, 5], *F32)];
+    let sorts: Function = |x| vec![x[0].exp().sort(1, false).0.relu()];
+    let hints = vec![Hint::together("*"), Hint::eager("no.such")];
+    let plan = tilefuse::fuse_with(sorts, with(hints)).explain(&x).unwrap();
+    let unmet: Vec<&str> = plan.cuts().filter(|cut| cut.unmet).map(|cut| cut.producer.as_str()).collect();
+    assert_eq!(unmet[..2], ["aten::exp #0", "aten::sort #1"]);
+    assert_eq!(plan.unmatched, ["hint eager=no.such"]);
+    let text = plan.summary();
+    let said = "1 x exp -> sort, not in one kernel as the hint `together` asks, cut: ";
+    assert!(text.contains(said) && text.contains("\nhint eager=no.such: no operator of this call"), "{text}");
+    assert_eq!(plan.text(false).matches("as the hint `together` asks").count(), 2, "{text}");
+    let strict = Strict::Kernels(vec![String::from("exp"), String::from("no.such")]);
+    let fused = tilefuse::fuse_with(sorts, Options { strict, ..Options::default() });
+    let Err(Error::Unfused { operators, .. }) = fused.call(&x) else { panic!("no error") };
+    assert_eq!(operators, ["no.such (no operator has this name, and none is of such a module)"]);
+}
+
 #[test]
 fn counts_say_which_guard_failed() {
     setup();

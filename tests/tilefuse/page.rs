@@ -111,11 +111,11 @@ fn edge_that_is_not_fused(browser: &mut Browser, plan: &Value) {
     assert_eq!(browser.texts("#found"), [format!("0 of 86 steps, {} cuts", reasons.len())]);
     assert_eq!(found.len(), reasons.len(), "{found:?}");
     for row in &found {
-        let [_, count, from, to, why, remedy] = &row[..] else { panic!("{row:?}") };
+        let [_, _, count, from, to, why, remedy] = &row[..] else { panic!("{row:?}") };
         assert_eq!([from, to], ["layer_norm", "linear"]);
         assert_eq!(*count, reasons[&[why.as_str(), remedy.as_str()]].to_string());
     }
-    let (why, remedy) = (&found[0][4], &found[0][5]);
+    let (why, remedy) = (&found[0][5], &found[0][6]);
     browser.click("#cuts tbody tr", "");
     assert_eq!(browser.texts("[role=tab][aria-selected=true]"), ["Graph"]);
     assert_eq!(browser.texts("#details b"), [why.as_str()]);

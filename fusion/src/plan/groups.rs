@@ -178,6 +178,14 @@ impl Groups {
         self.graph.origin(id).map_or_else(|| crate::kernel::name_of(id), String::from)
     }
 
+    /// A unit, by the operators that it computes.
+    pub(super) fn unit_label(&self, unit: usize) -> String {
+        let nodes = self.units[unit].iter().flat_map(|unit| &unit.nodes);
+        let mut labels: Vec<String> = nodes.map(|&node| self.label(node)).collect();
+        labels.dedup();
+        labels.join(", ")
+    }
+
     /// The reference shape of a node's own kernel and which of its dimensions are reduced.
     pub(super) fn space_of(&self, id: NodeId) -> Space {
         if let Op::Reduce { dims, .. } = &self.graph.node(id).op {

@@ -32,7 +32,7 @@ impl Groups {
     /// The kernels of two units, or why they have none that could be one.
     pub(super) fn kernels(&self, a: usize, b: usize) -> Result<[&UnitKernel; 2], Verdict> {
         let kernel = |unit: usize| match &self.units[unit] {
-            None => Err(Verdict::Cycle),
+            None => Err(Verdict::Illegal(Refusal::Empty)),
             Some(Unit { kernel: Some(kernel), .. }) => Ok(kernel),
             Some(unit) => Err(self.runs_through_libtorch(unit.nodes[0])),
         };
@@ -64,8 +64,10 @@ impl Groups {
         {
             return Verdict::Illegal(refusal);
         }
-        let merge = self.sequence.merge_of(a, b, |unit| self.next_units(unit).collect());
-        let Some(merge) = merge else { return Verdict::Cycle };
+        let merge = match self.sequence.merge_of(a, b, |unit| self.next_units(unit).collect()) {
+            Ok(merge) => merge,
+            Err(between) => return Verdict::Cycle(self.unit_label(between)),
+        };
         let demanded = !rules.hints.is_empty() && self.hinted(a, b, rules.hints, Hints::demand);
         if let (UnitKernel::Generated(norm), UnitKernel::Block(product)) = (first, second)
             && !norm.kernel.reduces.is_empty()

@@ -2,6 +2,7 @@
 
 use crate::graph::NodeId;
 use crate::kernel::Refusal;
+use crate::machine::Profile;
 
 /// Whether an edge was fused, and why not.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +24,8 @@ pub enum Verdict {
     },
     /// Merging is impossible.
     Illegal(Refusal),
-    /// Merging would make a kernel wait for itself through another step.
-    Cycle,
+    /// Merging would make a kernel wait for itself through another step: the operators of that.
+    Cycle(String),
     /// One end runs through libtorch.
     Library(String),
     /// One end is an operator with a kernel of its own, which the plan cannot launch itself, for this reason.
@@ -61,6 +62,16 @@ impl Verdict {
         }
     }
 
+    /// Microseconds that a cut costs at most, by the cost model: what the producer gives, of so many bytes, is written to memory and read
+    /// from it again, and one kernel more is launched. 0 of an edge that is fused or would be slower so.
+    pub fn cost_us(&self, bytes: u64, profile: &Profile) -> f64 {
+        match self {
+            _ if self.is_fused() => 0.0,
+            Verdict::Slower { .. } | Verdict::Norm { .. } => 0.0,
+            _ => 2.0 * bytes as f64 / profile.bandwidth / 1000.0 + profile.launch_us,
+        }
+    }
+
     /// Whether it is what a hint asks for, where the cost model would do otherwise.
     pub fn is_hinted(&self) -> bool {
         matches!(self, Verdict::Together { .. } | Verdict::Hint)
@@ -78,7 +89,9 @@ impl std::fmt::Display for Verdict {
                 "{fused}: a hint keeps them together, predicted {merged_us:.1} us in one kernel, {separate_us:.1} us in two"
             ),
             Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
-            Verdict::Cycle => f.write_str("cut: a step between them needs the first and feeds the second"),
+            Verdict::Cycle(between) => {
+                write!(f, "cut: {between}, a step between them, needs the first and feeds the second")
+            }
             Verdict::Library(op) => write!(f, "cut: {op} runs through libtorch"),
             Verdict::Operator(op, reason) => write!(f, "cut: {op} runs through libtorch: {reason}"),
             Verdict::Slower { separate_us, merged_us } => {
@@ -104,6 +117,8 @@ pub struct Decision {
     pub consumer: NodeId,
     /// Fused or cut, with the reason.
     pub verdict: Verdict,
+    /// Whether a hint asks for one kernel.
+    pub demanded: bool,
 }
 
 /// Why a kernel has a launch of its own, or why two do not share one.

@@ -9,9 +9,9 @@ impl Verdict {
         Some(match self {
             Verdict::Fused | Verdict::Epilogue | Verdict::Prologue | Verdict::Together { .. } => return None,
             Verdict::Illegal(refusal) => return Some(refusal.remedy()),
-            Verdict::Cycle => String::from(
-                "the step between them would have to be in the kernel as well: see why its own edges were cut",
-            ),
+            Verdict::Cycle(between) => {
+                format!("{between} would have to be in the kernel as well: see why its own edges were cut")
+            }
             Verdict::Library(operator) => format!(
                 "a kernel for {operator}: an operator of one's own that launches one, registered with `Operator`, or operators that \
                  have a lowering in its place"

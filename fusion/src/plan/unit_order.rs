@@ -30,7 +30,7 @@ impl Sequence {
         self.units.iter().copied()
     }
 
-    /// How two units can become one; `None` if a third needs the one and feeds the other.
+    /// How two units can become one, or a third that needs the one and feeds the other.
     ///
     /// `users` gives the units that directly need a unit; the unit itself may be among them.
     pub(super) fn merge_of(
@@ -38,7 +38,7 @@ impl Sequence {
         a: usize,
         b: usize,
         users: impl Fn(usize) -> Vec<usize>,
-    ) -> Option<UnitMerge> {
+    ) -> Result<UnitMerge, usize> {
         let (first, second) = if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
         let end = self.position[second];
         let mut after = FxHashSet::default();
@@ -46,7 +46,7 @@ impl Sequence {
         while let Some(at) = stack.pop() {
             for user in users(at).into_iter().filter(|&user| user != first) {
                 if user == second && at != first {
-                    return None;
+                    return Err(at);
                 }
                 // A path leads forward only: what stands after the second unit cannot come back to it.
                 if self.position[user] < end && after.insert(user) {
@@ -54,7 +54,7 @@ impl Sequence {
                 }
             }
         }
-        Some(UnitMerge { first, second, after })
+        Ok(UnitMerge { first, second, after })
     }
 
     /// Makes the two units neighbours, after what the second needs and before what needs the first.
@@ -115,8 +115,14 @@ mod tests {
                 }
                 let found = sequence.merge_of(a, b, |unit| users(&edges, &names, unit));
                 let cyclic = path_around(&edges, &names, a, b) || path_around(&edges, &names, b, a);
-                prop_assert_eq!(found.is_none(), cyclic);
-                let Some(found) = found else { continue };
+                prop_assert_eq!(found.is_err(), cyclic);
+                let found = match found {
+                    Ok(found) => found,
+                    Err(third) => {
+                        prop_assert!(third != a && third != b && names.contains(&third));
+                        continue;
+                    }
+                };
                 sequence.merge(&found);
                 names.iter_mut().filter(|name| **name == b).for_each(|name| *name = a);
                 for &(from, to) in &edges {

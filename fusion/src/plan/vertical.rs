@@ -21,7 +21,9 @@ pub(crate) fn vertical_fusion(groups: &mut Groups, rules: Rules<'_>) {
         sources.sort_by_key(|&producer| Reverse(bytes_made(groups, producer)));
         for producer in sources {
             let verdict = try_edge(groups, producer, consumer, rules);
-            groups.decisions.push(Decision { producer, consumer, verdict });
+            let [a, b] = [producer, consumer].map(|end| groups.graph.node(end).origin);
+            let demanded = rules.hints.demand(a, b);
+            groups.decisions.push(Decision { producer, consumer, verdict, demanded });
         }
     }
 }
@@ -30,7 +32,7 @@ pub(crate) fn vertical_fusion(groups: &mut Groups, rules: Rules<'_>) {
 /// kernel since.
 pub(crate) fn retry_epilogues(groups: &mut Groups, rules: Rules<'_>) {
     for at in 0..groups.decisions.len() {
-        let Decision { producer, consumer, ref verdict } = groups.decisions[at];
+        let Decision { producer, consumer, ref verdict, .. } = groups.decisions[at];
         let at_block_kernel = [producer, consumer].into_iter().any(|id| is_in_block_kernel(groups, id));
         if !verdict.is_fused() && at_block_kernel {
             groups.decisions[at].verdict = try_edge(groups, producer, consumer, rules);

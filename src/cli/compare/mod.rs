@@ -162,7 +162,10 @@ fn compared(
 
     let explanation = fused.explain_with(&fused_in, forward);
     let (explanation, runs_eager) = match explanation {
-        Ok(explanation) => (Some(explanation), None),
+        Ok(explanation) => {
+            super::explain::all_meant(&explanation)?;
+            (Some(explanation), None)
+        }
         Err(error) => (None, Some(error.to_string())),
     };
     let eager_call = || drop(fused.model().forward(&draw));

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
-use super::diff::AlikeChange;
 use super::diff::cuts::AlikeCutChange;
+use super::diff::{AlikeChange, AlikeOneSided};
 use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
@@ -78,7 +78,7 @@ struct Page<'a> {
     data: String,
     totals: Vec<(&'static str, String)>,
     rows: Vec<Row<'a>>,
-    cuts: Vec<Alike<'a>>,
+    cuts: Vec<Alike>,
     shares: Vec<plots::Share<'a>>,
     timeline: Vec<plots::Segment<'a>>,
     eager_timeline: Vec<plots::Segment<'a>>,
@@ -93,7 +93,7 @@ struct Changes<'a> {
     is_empty: bool,
     totals: &'a [TotalChange],
     /// What went and what came, by how it is headed, with how many there are.
-    steps: [(&'static str, Vec<(String, usize)>); 2],
+    steps: [(&'static str, Vec<AlikeOneSided>); 2],
     changed: Vec<AlikeChange<'a>>,
     cuts: Vec<AlikeCutChange<'a>>,
 }

@@ -85,6 +85,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         eager: Vec::new(),
         updates: Vec::new(),
         tolerances: Vec::new(),
+        unmatched: Vec::new(),
         edges,
         memory: crate::explain::MemoryReport { fused: vec![64; 2], eager: vec![128, 256] },
         code: Vec::new(),
@@ -111,7 +112,9 @@ pub(in crate::explain) fn layers_of_two() -> Explanation {
         remedy: Some(String::from("nothing that the cost model knows")),
         fused: false,
         hinted: false,
+        unmet: false,
         bytes: 128,
+        cost_us: Some(1.5),
     };
     plan(
         steps.map(|(at, path)| kernel(at, &format!("aten::relu #{at}"), path, &from(at))).collect(),

@@ -177,7 +177,7 @@ fn a_cycle_and_calls(seen: &mut Seen) {
           outputs %4
         }",
         expect![[r#"
-            cut: a step between them needs the first and feeds the second
+            cut: %3, a step between them, needs the first and feeds the second
             cut: aten::cumsum runs through libtorch
             fused"#]],
     );
@@ -692,7 +692,7 @@ fn readers_that_would_hold_memory(seen: &mut Seen) {
     let graph = parse_graph(PICKED).unwrap();
     let plan = plan_within(&graph, &Profile::host(2), 4 * (64 * 4096 + 3 * 64 * 64));
     expect![[r#"
-        cut: a step between them needs the first and feeds the second
+        cut: %6, a step between them, needs the first and feeds the second
         cut: aten::mm runs through libtorch
         cut: what the producer reads would stay live for longer
         fused"#]]
