@@ -376,6 +376,11 @@ impl Graph {
         &self.nodes[value.node].outs[usize::from(value.out)]
     }
 
+    /// Results in order.
+    pub fn results(&self, node: NodeId) -> impl Iterator<Item = ValueRef> + use<> {
+        (0..self.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
+    }
+
     /// Operands in order.
     pub fn operands(&self, id: NodeId) -> SmallVec<[ValueRef; 4]> {
         let mut found: SmallVec<[(u16, ValueRef); 4]> = self

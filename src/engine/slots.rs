@@ -84,8 +84,8 @@ impl Slots {
     }
 
     fn add_results(&mut self, graph: &Graph, node: NodeId) {
-        for out in 0..graph.node(node).outs.len() {
-            self.slots.insert(ValueRef { node, out: out as u16 }, Slot::Extern(self.externs));
+        for value in graph.results(node) {
+            self.slots.insert(value, Slot::Extern(self.externs));
             self.externs += 1;
         }
     }

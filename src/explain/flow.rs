@@ -128,9 +128,6 @@ impl<'a> Flow<'a> {
 fn written(plan: &Plan, step: &StepKind) -> Vec<ValueRef> {
     match step {
         StepKind::Kernel(kernel) => kernel.buffers.iter().filter(|b| b.1).map(|b| b.0).collect(),
-        StepKind::Extern(call) => {
-            let outs = plan.graph.node(call.node).outs.len();
-            (0..outs).map(|out| ValueRef { node: call.node, out: out as u16 }).collect()
-        }
+        StepKind::Extern(call) => plan.graph.results(call.node).collect(),
     }
 }

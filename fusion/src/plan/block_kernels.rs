@@ -68,11 +68,10 @@ impl Groups {
         let operands = parts;
         let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); outs.len()];
         let mut of_rows: (usize, Vec<ValueRef>) = (0, Vec::new());
-        let results = |&node: &NodeId| {
-            (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
-        };
         let others = nodes.iter().filter(|n| !calls.contains(n));
-        for root in others.flat_map(results).filter(|&value| self.is_stored(value, &inside)) {
+        for root in
+            others.flat_map(|&node| self.graph.results(node)).filter(|&value| self.is_stored(value, &inside))
+        {
             let last = self.last_result(calls, &outs, root, &inside).ok_or(BlockRefusal::PrologueStored)?;
             let roots = roots.get_mut(last).ok_or(BlockRefusal::Parameters)?;
             if self.reduces(root.node, &inside) {
@@ -119,10 +118,7 @@ impl Groups {
 
     /// The results of calls, likewise.
     pub(super) fn results_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
-        let of = |&node: &NodeId| {
-            (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
-        };
-        calls.iter().flat_map(of).collect()
+        calls.iter().flat_map(|&call| self.graph.results(call)).collect()
     }
 
     /// The value whose memory an operand is read from at strides, or how it is computed where it is loaded. That at strides is computed
@@ -279,11 +275,12 @@ impl Groups {
         domain: Option<&Domain>,
     ) -> Result<Kernel, Refusal> {
         let nodes: FxHashSet<NodeId> = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
-        let results = |&node: &NodeId| {
-            (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
-        };
         let group = Group {
-            stored: nodes.iter().flat_map(results).filter(|&value| self.is_stored(value, inside)).collect(),
+            stored: nodes
+                .iter()
+                .flat_map(|&node| self.graph.results(node))
+                .filter(|&value| self.is_stored(value, inside))
+                .collect(),
             nodes,
             transparent: Arc::clone(&self.transparent),
             materialized: Arc::clone(&self.materialized),

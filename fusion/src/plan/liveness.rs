@@ -161,10 +161,7 @@ fn homes(plan: &Plan) -> Vec<Home> {
 pub(super) fn written(graph: &Graph, kind: &StepKind) -> Vec<ValueRef> {
     match kind {
         StepKind::Kernel(k) => k.buffers.iter().filter(|b| b.1).map(|b| b.0).collect(),
-        StepKind::Extern(e) => {
-            let outs = 0..graph.node(e.node).outs.len();
-            outs.map(|out| ValueRef { node: e.node, out: out as u16 }).collect()
-        }
+        StepKind::Extern(e) => graph.results(e.node).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use super::cost::price;
 use super::groups::{Built, Groups, Rules, Unit, UnitKernel};
 use super::reasons::Verdict;
 use super::{in_place, mix_order};
-use crate::graph::{NodeId, Op, ValueRef};
+use crate::graph::{NodeId, Op};
 use crate::hints::Hints;
 use crate::kernel::{BlockRefusal, Group, Refusal, Space, collapse};
 use crate::place::Strides;
@@ -177,8 +177,7 @@ impl Groups {
             if *device.get_or_insert(ty.device) != ty.device {
                 return Err(Refusal::Devices);
             }
-            let results = (0..self.graph.node(id).outs.len() as u16).map(|out| ValueRef { node: id, out });
-            roots.extend(results.filter(|&value| self.is_stored(value, &inside)));
+            roots.extend(self.graph.results(id).filter(|&value| self.is_stored(value, &inside)));
         }
         let group = Group {
             nodes: inside,

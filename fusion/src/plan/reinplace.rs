@@ -126,8 +126,7 @@ fn not_needed(plan: &Plan, target: ValueRef, at: usize) -> Result<(), Copied> {
         match &step.kind {
             StepKind::Extern(call) => {
                 if call.operands.iter().any(|place| old.contains(&place.base())) {
-                    let outs = 0..plan.graph.node(call.node).outs.len();
-                    old.extend(outs.map(|out| ValueRef { node: call.node, out: out as u16 }));
+                    old.extend(plan.graph.results(call.node));
                 }
             }
             StepKind::Kernel(kernel) => {

@@ -218,7 +218,7 @@ pub(super) fn in_steps(graph: &mut Graph, id: NodeId, operands: &[ValueRef], ste
         partial.iter().zip(&node.outs).map(|(part, out)| TensorType { dtype: part.dtype, ..out.clone() });
     let results: Members<TensorType> = results.collect();
     let partial = graph.add(Op::Reduce { combine, dims: inner }, &views, partial, origin);
-    let mut partial: Members<ValueRef> = all_results(graph, partial);
+    let mut partial: Members<ValueRef> = graph.results(partial).collect();
     if parts != kept {
         for part in &mut partial {
             let ty = form(graph.ty(*part), &parts);
@@ -226,7 +226,7 @@ pub(super) fn in_steps(graph: &mut Graph, id: NodeId, operands: &[ValueRef], ste
         }
     }
     let total = graph.add(Op::Reduce { combine, dims: outer }, &partial, results, origin);
-    for (value, out) in all_results(graph, total).into_iter().zip(node.outs) {
+    for (value, out) in graph.results(total).zip(node.outs) {
         let from = ValueRef { node: id, out: value.out };
         let narrow = graph.ty(value).dtype != out.dtype;
         let result = if narrow { graph.add(Op::Cast, &[value], [out], origin).into() } else { value };
@@ -234,10 +234,6 @@ pub(super) fn in_steps(graph: &mut Graph, id: NodeId, operands: &[ValueRef], ste
     }
     graph.remove(id);
     Some(())
-}
-
-fn all_results(graph: &Graph, node: NodeId) -> Members<ValueRef> {
-    (0..graph.node(node).outs.len() as u16).map(|out| ValueRef { node, out }).collect()
 }
 
 /// An operand in another shape. Parts of a narrow float are kept wide, so that splitting rounds no more than one reduction

@@ -40,8 +40,7 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
                 for operand in &call.operands {
                     memory.read(operand.base()).map_err(|what| invalid(step_name(), what))?;
                 }
-                for out in 0..plan.graph.node(call.node).outs.len() {
-                    let value = ValueRef { node: call.node, out: out as u16 };
+                for value in plan.graph.results(call.node) {
                     memory.settle(value, value);
                 }
             }

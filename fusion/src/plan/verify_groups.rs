@@ -36,7 +36,7 @@ pub fn verify_groups(groups: &Groups) -> Result<(), PlanError> {
         }
         let written = writes(groups, unit);
         let inside: FxHashSet<NodeId> = unit.nodes.iter().copied().collect();
-        let mut results = unit.nodes.iter().flat_map(|&node| results(groups, node));
+        let mut results = unit.nodes.iter().flat_map(|&node| groups.graph.results(node));
         if let Some(value) = results.find(|&v| groups.is_stored(v, &inside) && !written.contains(&v)) {
             return Err(failed(format!("does not store {}", name(value))));
         }
@@ -83,12 +83,7 @@ fn given(groups: &Groups) -> FxHashSet<ValueRef> {
         matches!(groups.graph.node(*id).op, Op::Input(_) | Op::Param(_) | Op::Const(_))
             || groups.is_hollow(*id)
     };
-    groups.order.iter().copied().filter(given).flat_map(|id| results(groups, id)).collect()
-}
-
-fn results(groups: &Groups, node: NodeId) -> impl Iterator<Item = ValueRef> + use<> {
-    let count = groups.graph.node(node).outs.len() as u16;
-    (0..count).map(move |out| ValueRef { node, out })
+    groups.order.iter().copied().filter(given).flat_map(|id| groups.graph.results(id)).collect()
 }
 
 /// The value in memory of which another is a view, or itself.
@@ -117,6 +112,6 @@ fn reads(groups: &Groups, unit: &Unit) -> Result<Vec<ValueRef>, String> {
 fn writes(groups: &Groups, unit: &Unit) -> Vec<ValueRef> {
     match &unit.kernel {
         Some(kernel) => UnitKernel::buffers(kernel).into_iter().filter(|b| b.1).map(|b| b.0).collect(),
-        None => unit.nodes.iter().flat_map(|&node| results(groups, node)).collect(),
+        None => unit.nodes.iter().flat_map(|&node| groups.graph.results(node)).collect(),
     }
 }

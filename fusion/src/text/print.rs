@@ -17,9 +17,8 @@ impl Display for Graph {
         let order = self.topological().unwrap_or_else(|| self.ids().collect());
         let mut numbers = HashMap::new();
         for &id in &order {
-            for out in 0..self.node(id).outs.len() {
-                let number = numbers.len();
-                numbers.insert(ValueRef { node: id, out: out as u16 }, number);
+            for value in self.results(id) {
+                numbers.insert(value, numbers.len());
             }
         }
         let value = |v: ValueRef| numbers.get(&v).map_or("%?".to_string(), |n| format!("%{n}"));
@@ -58,7 +57,7 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
     let node = graph.node(id);
     let operands = graph.operands(id);
     let list = || commas(operands.iter().map(|&v| value(v)));
-    let mut text = commas((0..node.outs.len()).map(|out| value(ValueRef { node: id, out: out as u16 })));
+    let mut text = commas(graph.results(id).map(value));
     text.push_str(if node.outs.is_empty() { "_ = " } else { " = " });
     text.push_str(&match &node.op {
         Op::Input(n) => format!("input {n}"),

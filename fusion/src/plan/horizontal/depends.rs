@@ -30,13 +30,11 @@ impl Depends {
                 }
                 StepKind::Extern(call) => {
                     found.extend(call.operands.iter().filter_map(|p| maker.get(&p.base())));
-                    let outs = graph.node(call.node).outs.len();
-                    let value = |out: usize| ValueRef { node: call.node, out: out as u16 };
-                    maker.extend((0..outs).map(|out| (value(out), at)));
+                    maker.extend(graph.results(call.node).map(|value| (value, at)));
                     if graph.is_random(call.node) {
                         found.extend(random.replace(at));
                     }
-                    if outs == 0 {
+                    if graph.node(call.node).outs.is_empty() {
                         found.extend(effect.map_or(0, |e| e + 1)..at);
                         effect = Some(at);
                     }
