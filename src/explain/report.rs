@@ -13,12 +13,13 @@ use super::code::{CodeReport, CodeTarget, Source};
 use super::flow::{Flow, TensorReport};
 use super::lines::step_lines;
 use super::modules::Parameters;
+use super::operators::{OperatorReport, operators};
 use super::text::bytes;
 use super::times::predicted_call_us;
 use super::work;
 use crate::engine::{
-    CompileReport, Compiled, EagerCost, StepTimes, Target, ToleranceReport, kept_profile, profile,
-    step_modules,
+    CompileReport, Compiled, EagerCost, OperatorFlow, StepTimes, Target, ToleranceReport, kept_profile,
+    profile, step_modules,
 };
 use crate::torch::CallSite;
 
@@ -118,15 +119,6 @@ impl StepReport {
             }
         }
     }
-}
-
-/// An operator of the model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OperatorReport {
-    /// Its name and number, `aten::linear #23`.
-    pub operator: String,
-    /// The module that it is of; empty where nothing says so.
-    pub module: String,
 }
 
 /// An operator of the model, as eager runs it.
@@ -358,6 +350,7 @@ pub(super) struct Planned<'a> {
     pub(super) params: Parameters<'a>,
     /// Of the captured calls.
     pub(super) modules: &'a [String],
+    pub(super) operators: &'a OperatorFlow,
     /// Where captured calls were made.
     pub(super) sites: &'a [CallSite],
     pub(super) ops_captured: usize,
@@ -376,6 +369,7 @@ impl Explanation {
             plan: &compiled.plan,
             params: Parameters::of(compiled, names),
             modules: &compiled.modules,
+            operators: &compiled.flow,
             sites: &compiled.sites,
             ops_captured: compiled.ops_captured,
             eager: &compiled.eager,
@@ -401,9 +395,6 @@ impl Explanation {
         let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
         let profile = planned.profile.as_ref().map(|(profile, _)| profile);
-        let named = plan.graph.origins.iter().zip(planned.modules);
-        let operators = named
-            .map(|(operator, module)| OperatorReport { operator: operator.clone(), module: module.clone() });
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -513,7 +504,7 @@ impl Explanation {
                 .iter()
                 .map(|(name, time)| PassReport { name: (*name).to_owned(), ms: time.as_secs_f64() * 1e3 })
                 .collect(),
-            operators: operators.collect(),
+            operators: operators(plan, planned.modules, planned.operators),
             steps: steps.collect(),
             call_us: None,
             eager: Vec::new(),
@@ -554,11 +545,11 @@ impl Explanation {
                 .filter(|step| step.measured_us().is_none())
                 .for_each(|step| step.set_measured_us(0.0));
         }
-        let report = |(at, &us): (usize, &f64)| {
-            let known = self.operators.get(at).cloned();
-            let OperatorReport { operator, module } =
-                known.unwrap_or_else(|| OperatorReport { operator: format!("#{at}"), module: String::new() });
-            EagerReport { operator, module, us }
+        let report = |(at, &us): (usize, &f64)| match self.operators.get(at) {
+            Some(OperatorReport { operator, module, .. }) => {
+                EagerReport { operator: operator.clone(), module: module.clone(), us }
+            }
+            None => EagerReport { operator: format!("#{at}"), module: String::new(), us },
         };
         self.eager = eager.iter().enumerate().map(report).collect();
         self
