@@ -13,8 +13,11 @@ mod plots;
 pub(super) mod tests;
 mod tree;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use askama::Template;
 use indexmap::{IndexMap, IndexSet};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use self::layout::{Place, layers};
@@ -22,6 +25,8 @@ use self::tree::{Item, Tree};
 use super::diff::AlikeChange;
 use super::diff::cuts::AlikeCutChange;
 use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
+use super::modules::pattern;
+use super::operators::module_of;
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
 
@@ -48,9 +53,10 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
         data: embedded(&Data::of(plan)),
         totals: totals(plan),
         rows: rows(plan),
-        cuts: alike(plan),
+        cuts: cuts(plan),
         shares: plots::shares(plan),
         timeline,
+        left_out: eager_timeline.iter().filter(|part| part.at.is_none()).count(),
         eager_timeline,
         roofline: plots::roofline(plan),
         memory: plots::memory(plan),
@@ -78,10 +84,12 @@ struct Page<'a> {
     data: String,
     totals: Vec<(&'static str, String)>,
     rows: Vec<Row<'a>>,
-    cuts: Vec<Alike<'a>>,
+    cuts: Vec<Cut<'a>>,
     shares: Vec<plots::Share<'a>>,
     timeline: Vec<plots::Segment<'a>>,
     eager_timeline: Vec<plots::Segment<'a>>,
+    /// How many of them are in no step.
+    left_out: usize,
     roofline: Option<plots::Roofline<'a>>,
     memory: Option<plots::Memory>,
     plan: &'a Explanation,
@@ -108,6 +116,42 @@ impl Changes<'_> {
             changed: diff.changed_alike(),
             cuts: diff.cuts_alike(),
         }
+    }
+}
+
+/// A row of the table of cuts.
+struct Cut<'a> {
+    alike: Alike<'a>,
+    /// The modules of what gives the value, and of what takes it.
+    from: String,
+    to: String,
+    /// All of them, for a search.
+    modules: String,
+}
+
+/// The cuts of a plan, alike ones once, with the modules of their ends.
+fn cuts(plan: &Explanation) -> Vec<Cut<'_>> {
+    let mut modules: FxHashMap<(String, String, &str), [BTreeSet<String>; 2]> = FxHashMap::default();
+    for edge in plan.cuts() {
+        let key = (short(&edge.producer), short(&edge.consumer), edge.verdict.as_str());
+        for (end, name) in modules.entry(key).or_default().iter_mut().zip([&edge.producer, &edge.consumer]) {
+            end.insert(module_of(&plan.operators, name));
+        }
+    }
+    let cuts = alike(plan).into_iter().map(|alike| {
+        let key = (alike.producer.clone(), alike.consumer.clone(), alike.verdict);
+        let [from, to] = modules.remove(&key).unwrap_or_default();
+        let all: Vec<&str> = from.union(&to).map(String::as_str).collect();
+        Cut { from: in_short(&from), to: in_short(&to), modules: all.join(" "), alike }
+    });
+    cuts.collect()
+}
+
+/// Modules by one path, `h.*.mlp`, or where their paths are of different lengths by their number.
+fn in_short(modules: &BTreeSet<String>) -> String {
+    match pattern(modules.iter().map(String::as_str)).as_str() {
+        "*" if modules.len() > 1 => format!("{} modules", modules.len()),
+        path => path.to_owned(),
     }
 }
 
@@ -222,6 +266,27 @@ struct Data<'a> {
     limits: Vec<Option<String>>,
     groups: Vec<Group>,
     links: Vec<Link>,
+    /// By name of an operator, the module that it is of, where there is one.
+    modules: BTreeMap<&'a str, String>,
+}
+
+/// The module of each operator that a report names.
+fn modules_by_name(plan: &Explanation) -> BTreeMap<&str, String> {
+    let mut names: BTreeSet<&str> =
+        plan.edges.iter().flat_map(|edge| [edge.producer.as_str(), edge.consumer.as_str()]).collect();
+    names.extend(plan.operators.iter().map(|known| known.operator.as_str()));
+    for step in &plan.steps {
+        match step {
+            StepReport::Kernel { operators, .. } => names.extend(operators.iter().map(String::as_str)),
+            StepReport::Extern { operator, .. } => _ = names.insert(operator),
+        }
+        let (StepReport::Kernel { reads, writes, candidates, .. }
+        | StepReport::Extern { reads, writes, candidates, .. }) = step;
+        names.extend(reads.iter().chain(writes).map(|tensor| tensor.name.as_str()));
+        names.extend(candidates.iter().map(|candidate| candidate.operator.as_str()));
+    }
+    let known = names.into_iter().map(|name| (name, module_of(&plan.operators, name)));
+    known.filter(|(_, module)| !module.is_empty()).collect()
 }
 
 /// A box, with the layers of what is in it.
@@ -283,7 +348,7 @@ impl Data<'_> {
         let limits = plan.steps.iter().map(|step| Some(limit_text(plan, of_limit(plan, step)?))).collect();
         let times =
             plan.steps.iter().map(|step| step.time().map(|(us, source)| (us, source.text()))).collect();
-        Data { plan, classes, times, limits, groups, links }
+        Data { plan, classes, times, limits, groups, links, modules: modules_by_name(plan) }
     }
 }
 

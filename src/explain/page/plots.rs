@@ -6,71 +6,71 @@
 use indexmap::IndexMap;
 
 use crate::explain::limits::class;
-use crate::explain::{Explanation, MemoryReport, StepReport, bytes, summary};
+use crate::explain::{EagerReport, Explanation, MemoryReport, StepReport, bytes, summary};
 
 /// Kernels whose share is shown.
 const MAX_SHARES: usize = 20;
 
-/// A step in the order of a call. Places are in parts of 1000 of the whole.
+/// A step or an operator in the order of a call. Places are in parts of 1000 of the whole.
 pub(super) struct Segment<'a> {
-    /// The step, where it is known.
+    /// The step, or the one that an operator of eager's is in.
     pub(super) at: Option<usize>,
     pub(super) class: &'static str,
     pub(super) name: &'a str,
+    /// Of an operator: the module that it is of.
+    pub(super) module: &'a str,
+    /// Of an operator that is in no step: why.
+    pub(super) left_out: &'a str,
     pub(super) us: f64,
     pub(super) x: f64,
     pub(super) width: f64,
 }
 
-/// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each by
-/// the step that computes it.
+impl<'a> Segment<'a> {
+    fn of_step(plan: &'a Explanation, at: usize) -> Segment<'a> {
+        let step = &plan.steps[at];
+        let name = match step {
+            StepReport::Kernel { name, .. } => name,
+            StepReport::Extern { operator, .. } => operator,
+        };
+        let us = step.us().unwrap_or(0.0);
+        Segment { at: Some(at), class: class(step), name, module: "", left_out: "", us, x: 0.0, width: 0.0 }
+    }
+
+    /// An operator as eager runs it, by its number.
+    fn of_operator(plan: &'a Explanation, number: usize) -> Segment<'a> {
+        let EagerReport { operator, module, us } = &plan.eager[number];
+        let known = plan.operators.get(number);
+        let at = known.and_then(|known| known.step);
+        let class = at.and_then(|at| plan.steps.get(at)).map_or("left-out", class);
+        let left_out = known.and_then(|known| known.left_out.as_deref()).unwrap_or_default();
+        Segment { at, class, name: operator, module, left_out, us: *us, x: 0.0, width: 0.0 }
+    }
+}
+
+/// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each in the
+/// colour of the step that it is in.
 pub(super) fn timelines(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
-    let ours = plan.known_us();
-    let eagers: f64 = plan.eager.iter().map(|operator| operator.us).sum();
-    let all = ours.max(eagers);
-    let step_of = computing(plan);
-    let steps = plan.steps.iter().enumerate().map(|(at, step)| match step {
-        StepReport::Kernel { name, .. } => (Some(at), class(step), name.as_str(), step.us().unwrap_or(0.0)),
-        StepReport::Extern { operator, .. } => {
-            (Some(at), class(step), operator.as_str(), step.us().unwrap_or(0.0))
-        }
-    });
-    let operators = plan.eager.iter().map(|operator| {
-        let at = step_of.get(operator.operator.as_str()).copied();
-        let class = at.map_or("other", |at| class(&plan.steps[at]));
-        (at, class, operator.operator.as_str(), operator.us)
-    });
+    let all = plan.known_us().max(eager_us(plan));
+    let steps = (0..plan.steps.len()).map(|at| Segment::of_step(plan, at));
+    let operators = (0..plan.eager.len()).map(|number| Segment::of_operator(plan, number));
     [in_a_row(steps, all), in_a_row(operators, all)]
 }
 
+/// Microseconds of eager's operators, where they were measured.
+fn eager_us(plan: &Explanation) -> f64 {
+    plan.eager.iter().map(|operator| operator.us).sum()
+}
+
 /// Parts one after the other, of so many microseconds in all.
-fn in_a_row<'a>(
-    parts: impl Iterator<Item = (Option<usize>, &'static str, &'a str, f64)>,
-    all: f64,
-) -> Vec<Segment<'a>> {
+fn in_a_row<'a>(parts: impl Iterator<Item = Segment<'a>>, all: f64) -> Vec<Segment<'a>> {
     let (mut x, mut row) = (0.0, Vec::new());
-    for (at, class, name, us) in parts.filter(|part| part.3 > 0.0) {
-        let width = 1000.0 * us / all;
-        row.push(Segment { at, class, name, us, x, width });
+    for part in parts.filter(|part| part.us > 0.0) {
+        let width = 1000.0 * part.us / all;
+        row.push(Segment { x, width, ..part });
         x += width;
     }
     row
-}
-
-/// The step that computes each operator.
-fn computing(plan: &Explanation) -> rustc_hash::FxHashMap<&str, usize> {
-    let mut found = rustc_hash::FxHashMap::default();
-    for (at, step) in plan.steps.iter().enumerate() {
-        match step {
-            StepReport::Kernel { operators, .. } => {
-                found.extend(operators.iter().map(|operator| (operator.as_str(), at)));
-            }
-            StepReport::Extern { operator, .. } => {
-                found.insert(operator.as_str(), at);
-            }
-        }
-    }
-    found
 }
 
 /// What a distinct kernel, or the calls of an operator, take in a call.
