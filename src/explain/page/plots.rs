@@ -107,7 +107,7 @@ pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
     timed.filter(|(_, us, _)| *us > 0.0).map(share).take(MAX_SHARES).collect()
 }
 
-/// Bytes that are held over a call.
+/// Bytes that are held over the time of a call.
 pub(super) struct Memory {
     pub(super) width: f64,
     pub(super) height: f64,
@@ -119,32 +119,96 @@ pub(super) struct Memory {
     pub(super) eager: String,
     /// Horizontal lines with what they stand for.
     pub(super) lines: Vec<(f64, String)>,
+    /// Labels below: place, where the text begins or ends there, and time.
+    pub(super) columns: Vec<(f64, &'static str, String)>,
+    /// What the axis below is.
+    pub(super) axis: &'static str,
+    /// What must be said of places on it.
+    pub(super) note: String,
 }
 
-/// What is held from the first step to the last, beside what eager holds; none where neither holds anything.
+/// What is held over the time of a call, beside what eager holds; none where neither holds anything.
 pub(super) fn memory(plan: &Explanation) -> Option<Memory> {
     let MemoryReport { fused, eager } = &plan.memory;
     let most = fused.iter().chain(eager).copied().max().filter(|&most| most > 0)?;
+    let (ours, eagers) = (plan.known_us(), eager_us(plan));
+    let is_eager_timed = eagers > 0.0 && plan.eager.len() == eager.len();
+    let all = if is_eager_timed { ours.max(eagers) } else { ours };
+    let ours_ends = end_times(plan.steps.iter().map(|step| step.us().unwrap_or(0.0)), fused.len(), ours);
+    let eagers_ends = match is_eager_timed {
+        true => end_times(plan.eager.iter().map(|operator| operator.us), eager.len(), eagers),
+        false => end_times(std::iter::empty(), eager.len(), ours),
+    };
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let y = |held: u64| bottom - (bottom - TOP) * held as f64 / most as f64;
-    let points = |held: &[u64]| {
-        let x = |at: usize| LEFT + (right - LEFT) * at as f64 / held.len() as f64;
-        let step = |(at, &held): (usize, &u64)| {
-            [at, at + 1].map(|end| format!("{:.1},{:.1}", x(end), y(held))).join(" ")
+    let x = |us: f64| LEFT + (right - LEFT) * if all > 0.0 { us / all } else { us };
+    let points = |held: &[u64], ends: &[f64]| {
+        let starts = std::iter::once(0.0).chain(ends.iter().copied());
+        let step = |((&held, start), &end): ((&u64, f64), &f64)| {
+            [start, end].map(|us| format!("{:.1},{:.1}", x(us), y(held))).join(" ")
         };
-        held.iter().enumerate().map(step).collect::<Vec<_>>().join(" ")
+        held.iter().zip(starts).zip(ends).map(step).collect::<Vec<_>>().join(" ")
     };
     let line = |part: u64| (y(most * part / 4), bytes(most * part / 4));
+    let column = |part: u32| {
+        let us = all * f64::from(part) / 4.0;
+        let anchor = match part {
+            0 => "start",
+            4 => "end",
+            _ => "middle",
+        };
+        (x(us), anchor, summary::time(us))
+    };
     Some(Memory {
         width: WIDTH,
         height: HEIGHT,
         left: LEFT,
         right,
         bottom,
-        fused: points(fused),
-        eager: points(eager),
+        fused: points(fused, &ours_ends),
+        eager: points(eager, &eagers_ends),
         lines: (0..=4).map(line).collect(),
+        columns: if all > 0.0 { (0..=4).map(column).collect() } else { Vec::new() },
+        axis: match (all > 0.0, plan.is_measured()) {
+            (true, true) => "time within the call, as measured",
+            (true, false) => "time within the call, as predicted",
+            (false, _) => "from the first step to the last",
+        },
+        note: memory_note(plan.unknown(), is_eager_timed),
     })
+}
+
+/// Where each of `count` parts ends that take so long one after the other. Where their times are not known, they share `all` evenly, or 1
+/// where that is not known either.
+fn end_times(us: impl Iterator<Item = f64>, count: usize, all: f64) -> Vec<f64> {
+    let mut end = 0.0;
+    let ends: Vec<f64> = us
+        .map(|us| {
+            end += us;
+            end
+        })
+        .collect();
+    if ends.len() == count && end > 0.0 {
+        return ends;
+    }
+    let all = if all > 0.0 { all } else { 1.0 };
+    (1..=count).map(|at| all * at as f64 / count as f64).collect()
+}
+
+fn memory_note(untimed: usize, is_eager_timed: bool) -> String {
+    let eager = match is_eager_timed {
+        true => "Both are over their own time, on one scale.",
+        false => {
+            "Eager's operators were not timed (explain --profile does) and are spread evenly over the time of this plan."
+        }
+    };
+    match untimed {
+        0 => String::from(eager),
+        1 => format!("{eager} A libtorch call of which no time is known has its place, without a width."),
+        calls => format!(
+            "{eager} {calls} libtorch calls of which no time is known have their places, without a width."
+        ),
+    }
 }
 
 pub(super) const WIDTH: f64 = 640.0;

@@ -53,6 +53,7 @@ pub(in crate::explain) fn call(operator: &str, predicted_us: Option<f64>) -> Ste
 }
 
 fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
+    let held = vec![64; steps.len()];
     Explanation {
         version: crate::explain::REPORT_VERSION,
         note: None,
@@ -86,7 +87,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         updates: Vec::new(),
         tolerances: Vec::new(),
         edges,
-        memory: crate::explain::MemoryReport { fused: vec![64; 2], eager: vec![128, 256] },
+        memory: crate::explain::MemoryReport { fused: held, eager: vec![128, 256] },
         code: Vec::new(),
         source: None,
     }
@@ -311,6 +312,36 @@ fn an_operator_of_eagers_has_the_colour_of_the_step_that_it_is_in() {
     assert!(page.contains("<title>aten::view #8 of h.1.mlp.reshape: 4.0 µs, in step 5</title>"));
     assert!(page.contains("in no step: nothing that a call gives back needs it"));
     assert!(page.contains("in the colours of the steps that they are in; 1 that are in no step are pale"));
+}
+
+/// The places of a line's points, from the left to the right.
+fn across(points: &str) -> Vec<f64> {
+    let place = |point: &str| point.split(',').next().and_then(|x| x.parse().ok());
+    points.split(' ').filter_map(place).collect()
+}
+
+#[test]
+fn memory_is_shown_over_the_time_of_a_call() {
+    let mut plan = layers_of_two();
+    if let StepReport::Kernel { predicted_us, .. } = &mut plan.steps[0] {
+        *predicted_us = 14.0;
+    }
+    plan.steps[7] = call("aten::sort #7", None);
+    // Half of the time is the first step's; a call of which nothing is known has no width.
+    let plot = plots::memory(&plan).unwrap();
+    let (width, fused) = (plot.right - plot.left, across(&plot.fused));
+    let part = |x: f64| ((x - plot.left) / width * 100.0).round();
+    assert_eq!(fused.iter().map(|&x| part(x)).collect::<Vec<_>>()[..4], [0.0, 54.0, 54.0, 62.0]);
+    assert_eq!((part(fused[13]), part(fused[14]), part(fused[15])), (100.0, 100.0, 100.0));
+    assert_eq!(across(&plot.eager).iter().map(|&x| part(x)).collect::<Vec<_>>(), [0.0, 50.0, 50.0, 100.0]);
+    assert_eq!((plot.axis, plot.columns[4].2.as_str()), ("time within the call, as predicted", "26.0 us"));
+    assert!(plot.note.contains("spread evenly") && plot.note.contains("A libtorch call of which no time"));
+    // Eager's own times where they were measured.
+    let mut plan = with_operators();
+    plan.memory.eager = vec![256; 10];
+    let plot = plots::memory(&plan).unwrap();
+    let [fused, eager] = [&plot.fused, &plot.eager].map(|line| across(line).last().copied().unwrap());
+    assert_eq!((part(fused), part(eager), plot.columns[4].2.as_str()), (40.0, 100.0, "40.0 us"));
 }
 
 #[test]
