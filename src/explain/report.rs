@@ -19,7 +19,7 @@ use super::times::predicted_call_us;
 use super::work;
 use crate::engine::{
     CompileReport, Compiled, EagerCost, OperatorFlow, StepTimes, Target, ToleranceReport, kept_profile,
-    profile, step_modules,
+    profile, step_modules, units,
 };
 use crate::torch::CallSite;
 
@@ -280,8 +280,12 @@ pub struct Explanation {
     pub planned_for: Option<String>,
     /// Operators that the capture saw.
     pub ops_captured: usize,
-    /// Kernel launches of a call.
+    /// Generated kernels that a call runs.
     pub kernels_fused: usize,
+    /// What the host starts in a call: kernels, those of an outer loop as one, and libtorch calls, which may launch several kernels each; 1
+    /// where all of them are a CUDA graph.
+    #[serde(default)]
+    pub launches_fused: usize,
     /// Distinct kernels.
     pub distinct_kernels: usize,
     /// libtorch calls of a call.
@@ -382,6 +386,7 @@ impl Explanation {
         Explanation {
             peak_bytes_fused: compiled.plan.peak_bytes_with_copies(compiled.copied_bytes()),
             packed_bytes: compiled.packs.bytes(),
+            launches_fused: launches(&compiled.plan, compiled.graphs.are_captured()),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             tolerances: compiled.tolerances.clone(),
             ..planned
@@ -484,6 +489,7 @@ impl Explanation {
             planned_for: None,
             ops_captured: planned.ops_captured,
             kernels_fused: plan.kernel_count(),
+            launches_fused: launches(plan, false),
             distinct_kernels: plan.programs.len(),
             extern_ops: plan.extern_count(),
             kernels_eager: planned.eager.kernels,
@@ -563,6 +569,12 @@ impl Explanation {
     }
 }
 
+/// What the host starts in a call of a plan, of which a CUDA graph is one.
+fn launches(plan: &Plan, is_graph: bool) -> usize {
+    let units = units(plan).len();
+    if is_graph { units.min(1) } else { units }
+}
+
 /// What predicted times are derived from, and whether it was measured.
 fn profile_of(target: Target) -> Option<(Profile, bool)> {
     let device = match target {
@@ -595,6 +607,7 @@ fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tilefuse_fusion::pipeline::plan;
+    use tilefuse_fusion::plan::OuterLoop;
     use tilefuse_fusion::{Profile, parse_graph};
 
     use super::*;
@@ -617,5 +630,18 @@ mod tests {
         let why = "no outer-loop fusion with the next kernel: the next kernel needs other rows";
         assert_eq!(notes[0].as_deref(), Some(why));
         assert!(notes[1..].iter().all(Option::is_none), "{notes:?}");
+        assert_eq!([false, true].map(|is_graph| launches(&plan, is_graph)), [2, 1]);
+        let (parts, local_buffers) = (Vec::new(), Vec::new());
+        let outer_loop = OuterLoop {
+            steps: 0..2,
+            parts,
+            local_buffers,
+            thread_bytes: 0,
+            threads: 2,
+            at: 0,
+            saved_us: 0.0,
+        };
+        let plan = Plan { outer_loops: vec![outer_loop], ..plan };
+        assert_eq!((plan.kernel_count(), launches(&plan, false)), (2, 1));
     }
 }

@@ -242,6 +242,7 @@ fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
         (if plan.is_measured() { "measured" } else { "predicted" }, time(sums.us) + &left_out),
         ("kernels", format!("{} ({} distinct)", plan.kernels_fused, plan.distinct_kernels)),
         ("libtorch calls", plan.extern_ops.to_string()),
+        ("launches", plan.launches_fused.to_string()),
         ("eager's kernels", plan.kernels_eager.to_string()),
         ("moved by kernels", bytes(sums.bytes_read + sums.bytes_written)),
         ("peak memory", format!("{}, eager {}", bytes(plan.peak_bytes_fused), bytes(plan.peak_bytes_eager))),

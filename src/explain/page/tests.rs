@@ -60,6 +60,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         planned_for: None,
         ops_captured: steps.len(),
         kernels_fused: steps.len(),
+        launches_fused: steps.len(),
         distinct_kernels: steps.len(),
         extern_ops: 0,
         kernels_eager: steps.len(),
