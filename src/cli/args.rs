@@ -290,8 +290,10 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         progress.finish_and_clear();
         let mut outcome = outcome?;
         if args.bisect {
-            let progress = report::spinner(&format!("bisecting {name}"), false);
-            let found = super::compare::bisect(&Case { repro: None, ..case.clone() }, batch, &outcome);
+            report::say_plainly(&format!("bisecting {name}"));
+            let progress = report::bar(super::compare::bisection_steps(&outcome));
+            let case = Case { repro: None, ..case.clone() };
+            let found = super::compare::bisect(&case, batch, &outcome, &progress);
             progress.finish_and_clear();
             outcome.bisection = Some(found?);
         }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Failure;
 use super::compare::{Outcome, Throughput};
+use super::stages::Spinner;
 use crate::explain::Style;
 
 /// Prints text; a closed pipe is no error.
@@ -41,18 +42,25 @@ fn is_drawn() -> bool {
     std::io::stderr().is_terminal() && !Style::wants_plain_text()
 }
 
-/// A spinner with a message; hidden where standard error is no terminal, and where `measured` schedules show a progress
-/// of their own. Where a terminal is to have no escape codes, it is a line.
-pub(crate) fn spinner(message: &str, measured: bool) -> ProgressBar {
-    if measured || !is_drawn() {
-        if !measured && std::io::stderr().is_terminal() {
-            eprintln!("{message}");
-        }
-        return ProgressBar::hidden();
+/// Says what is done in a line, on a terminal where nothing is drawn.
+pub(crate) fn say_plainly(message: &str) {
+    if !is_drawn() && std::io::stderr().is_terminal() {
+        eprintln!("{message}");
     }
-    let spinner = ProgressBar::new_spinner().with_message(message.to_owned());
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner
+}
+
+/// A spinner with a message and the stage that runs; hidden where standard error is no terminal, and where `measured` schedules show
+/// a progress of their own. Where a terminal is to have no escape codes, it is a line.
+pub(crate) fn spinner(message: &str, measured: bool) -> Spinner {
+    if measured || !is_drawn() {
+        if !measured {
+            say_plainly(message);
+        }
+        return Spinner::new(ProgressBar::hidden(), message);
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(Duration::from_millis(100));
+    Spinner::new(bar, message)
 }
 
 /// A bar of `len` steps; hidden where it cannot be drawn.

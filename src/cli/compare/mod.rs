@@ -24,7 +24,7 @@ use crate::judge::judge;
 use crate::{CompileReport, Explanation};
 
 use accuracy::{Accuracy, accuracy};
-pub(crate) use bisect::{Bisection, bisect};
+pub(crate) use bisect::{Bisection, bisect, steps as bisection_steps};
 pub(crate) use page::page;
 pub(crate) use timing::Throughput;
 use timing::in_turns;
@@ -121,7 +121,8 @@ fn compared(
 ) -> Result<(Outcome, Option<Explanation>), Failure> {
     tch::manual_seed(0);
     let _no_grad = tch::no_grad_guard();
-    let model = Loaded::load(&case.which, case.device, case.dtype)?;
+    let load = || Loaded::load(&case.which, case.device, case.dtype);
+    let model = tracing::info_span!("load").in_scope(load)?;
     let kind = case.dtype.unwrap_or(Kind::Float);
     let default;
     let mut inputs = match &case.inputs {
@@ -153,7 +154,8 @@ fn compared(
     let eager = fused.model().try_forward(&eager_in)?;
     seed();
     let ours = quietly(|| Ok(fused.run_with(&fused_in, forward)?))?;
-    let exact = reference::exact(fused.model(), double.ok().as_ref(), &draw);
+    let exact = tracing::info_span!("judge")
+        .in_scope(|| reference::exact(fused.model(), double.ok().as_ref(), &draw));
     let mut verdict = judge(&eager, &ours, exact.as_deref());
     let unchanged = judge(&eager_in, &fused_in, None);
     if let Some(difference) = unchanged.difference {
