@@ -108,17 +108,16 @@ pub(crate) fn table(outcome: &Outcome) {
     let externs = outcome.extern_ops.to_string();
     let (eager, fused) = (outcome.eager_quartiles_us, outcome.fused_quartiles_us);
     let throughput = outcome.throughput.as_ref();
-    let per_second = |of: fn(&Throughput) -> f64| {
-        throughput.map_or_else(String::new, |t| format!("{:.0} {}/s", of(t), t.unit))
-    };
-    let rows: [[String; 3]; 7] = [
+    let per_second = |said: fn(&Throughput) -> String| throughput.map_or_else(String::new, said);
+    let rows: [[String; 3]; 8] = [
         ["time of a call, and quartiles".into(), us(outcome.eager_us, eager), us(outcome.fused_us, fused)],
-        ["throughput".into(), per_second(|t| t.eager), per_second(|t| t.fused)],
+        ["throughput".into(), per_second(Throughput::of_eager), per_second(Throughput::of_fused)],
         [
             "kernels".into(),
             outcome.kernels_eager.to_string(),
             format!("{} + {externs} of libtorch", outcome.kernels_fused),
         ],
+        ["launches".into(), outcome.launches_eager.to_string(), outcome.launches_fused.to_string()],
         ["intermediates at peak".into(), bytes(outcome.peak_bytes_eager), bytes(outcome.peak_bytes_fused)],
         ["prepacked weights".into(), String::new(), bytes(outcome.prepacked_bytes)],
         [
