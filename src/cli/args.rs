@@ -314,7 +314,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         eprintln!("{peer} is not timed: {why}");
     }
     if let Some(path) = html {
-        report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device)))?;
+        report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device), &peers))?;
     }
     let equal = rows.iter().all(|(_, row)| row.as_ref().is_ok_and(|row| row.ok));
     if equal { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }

@@ -47,6 +47,10 @@ fn a_sweep_is_timed_for_each_batch_and_drawn() {
     }
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("samples/s against batch") && page.contains("2 of 2 agree with eager"));
+    for line in ["fused", "eager", "torchscript"] {
+        assert_eq!(page.matches(&format!("<title>{line}, batch ")).count(), 2, "{line}");
+    }
+    assert!(page.contains("<th>launches</th>"));
     // What would take part is said once, not for each batch.
     assert_eq!(said.matches("peers: TorchScript alone; --python python3 adds").count(), 1, "{said}");
     assert_eq!(page.matches("aria-label=\"Bytes held over a call, fused and eager\"").count(), 2);
@@ -69,9 +73,10 @@ fn peers_are_timed_where_a_python_has_them() {
     assert!(said.contains("inductor: torch 9") && said.contains("time of inductor"), "{said}");
     assert!(said.contains("xla is not timed: it is <too> old") && said.contains("launches"), "{said}");
     let page = || std::fs::read_to_string(folder.path().join("report.html")).unwrap();
-    assert!(page().contains("inductor 6.0") && page().contains("it is &lt;too&gt; old"));
+    assert!(page().contains("inductor 6.0") && page().contains("it is &#60;too&#62; old"));
     let (status, said) = run(Some(folder.path()), &[&args[..], &["--batch", "1,8"]].concat());
     assert_eq!(status, Some(0), "{said}");
+    assert_eq!(page().matches("<title>inductor, batch ").count(), 2);
     assert_eq!(said.matches("xla is not timed").count(), 1, "{said}");
 }
 
@@ -116,7 +121,7 @@ fn a_manifest_makes_one_page_with_what_failed() {
     let (status, said) = run(Some(folder.path()), &args);
     assert_eq!(status, Some(1), "{said}");
     let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
-    assert!(page.contains("1 of 2 agree with eager") && page.contains("&lt;bad&gt;"));
+    assert!(page.contains("1 of 2 agree with eager") && page.contains("&#60;bad&#62;"));
 }
 
 #[test]

@@ -51,6 +51,11 @@ impl Throughput {
     pub(crate) fn said(&self, per_second: f64) -> String {
         format!("{} {}/s", digits(per_second), self.unit)
     }
+
+    /// Of a peer that takes so long for a call.
+    pub(crate) fn of_peer(&self, time: Time) -> f64 {
+        per_second(self.per_call, time)
+    }
 }
 
 fn per_second(per_call: i64, time: Time) -> f64 {

@@ -48,7 +48,7 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
         limits: limits_text(plan),
         prediction: plan.prediction_text(),
         call: plan.call_text(),
-        style: include_str!("plan.css"),
+        style: concat!(include_str!("colours.css"), include_str!("plan.css")),
         scripts: SCRIPTS,
         data: embedded(&Data::of(plan)),
         totals: totals(plan),
