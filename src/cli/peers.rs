@@ -177,6 +177,9 @@ impl Python {
         failed: &mut BTreeMap<String, String>,
     ) -> BTreeMap<String, Time> {
         let mut times = BTreeMap::new();
+        if self.peers.is_empty() {
+            return times;
+        }
         let prepare = || self.prepare(model, inputs, failed);
         let ready = tracing::info_span!("compile with the peers").in_scope(prepare);
         for peer in ready.into_keys() {
