@@ -8,6 +8,10 @@ The program starts this with a device (cpu, cuda or cuda:N) and sends one JSON o
                                                          "seconds": {peer: load or compile, and the first call}}
     {"ask": "turn", "peer": p}                       -> {"us": [sample, ...]}
 
+A model is one of the zoo by its name or, where the request says "file": true, a TorchScript file by its path, whose
+weights take the type of "dtype" where that is given. Inductor gets such a file as torch.export's program of it, ONNX Runtime as an
+ONNX file, and XLA does not take it.
+
 The seconds are without those in which weights are drawn. A request that cannot be carried out is answered by
 {"error": why}. On a GPU samples are times between events with the cache emptied before each call; XLA offers no events,
 so that its samples are the host's clock around a call that is waited for, launch included.
@@ -360,18 +364,53 @@ def First(model, key):
     return Module()
 
 
+def torch_kind(name):
+    import torch
+
+    floats = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
+    return {**floats, "i64": torch.int64, "i32": torch.int32, "bool": torch.bool}[name]
+
+
 def torch_inputs(inputs):
     import torch
 
-    kinds = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i64": torch.int64}
     made = []
     for spec in inputs:
-        kind, shape = kinds[spec["dtype"]], spec["shape"]
+        kind, shape = torch_kind(spec["dtype"]), spec["shape"]
         if spec["range"]:
-            made.append(torch.randint(*spec["range"], shape, device=DEVICE))
+            made.append(torch.randint(*spec["range"], shape, device=DEVICE).to(kind))
         else:
             made.append(torch.randn(shape, device=DEVICE).to(kind))
     return made
+
+
+class File(str):
+    """The path of a TorchScript file, and the type of its weights where that is not the file's."""
+
+    dtype = None
+
+
+def torch_file(path, inputs):
+    """The module of a TorchScript file, and inputs."""
+    import torch
+
+    module = torch.jit.load(path, map_location=DEVICE).eval()
+    return module.to(torch_kind(path.dtype)) if path.dtype else module, torch_inputs(inputs)
+
+
+def is_scripted(kernel):
+    import torch
+
+    return isinstance(kernel, torch.jit.ScriptModule)
+
+
+def exported(kernel, args):
+    """What Dynamo can look into: it runs the module of a TorchScript file as it is, and compiles nothing of it."""
+    if not is_scripted(kernel):
+        return kernel
+    from torch._export.converter import TS2EPConverter
+
+    return TS2EPConverter(kernel, tuple(args)).convert().module()
 
 
 def channels(inputs, module):
@@ -384,6 +423,8 @@ def torch_case(name, inputs):
     """What that model of the zoo is in torch, and inputs."""
     import torch
 
+    if isinstance(name, File):
+        return torch_file(name, inputs)
     args = torch_inputs(inputs)
     kernel = torch_kernels().get(name.removeprefix("kernel:")) if name.startswith("kernel:") else None
     if name == "kernel:batch_norm_relu":
@@ -402,7 +443,7 @@ def prepare_inductor(kernel, args):
     import torch
 
     torch._dynamo.reset()
-    compiled = torch.compile(kernel, dynamic=False)
+    compiled = torch.compile(exported(kernel, args), dynamic=False)
     return lambda: compiled(*args)
 
 
@@ -423,7 +464,7 @@ def prepare_cudagraphs(kernel, args, mode="reduce-overhead"):
     import torch
 
     torch._dynamo.reset()
-    compiled = torch.compile(kernel, dynamic=False, mode=mode)
+    compiled = torch.compile(exported(kernel, args), dynamic=False, mode=mode)
 
     def call():
         torch.compiler.cudagraph_mark_step_begin()
@@ -464,9 +505,13 @@ def prepare_onnxruntime(kernel, args):
 def prepare_openvino(kernel, args):
     import openvino
 
-    path, arrays = as_onnx(kernel, args)
+    if is_scripted(kernel):
+        # It has a reader of its own of such modules.
+        model, arrays = openvino.convert_model(kernel, example_input=tuple(args)), [x.numpy() for x in args]
+    else:
+        model, arrays = as_onnx(kernel, args)
     hints = {"INFERENCE_NUM_THREADS": THREADS, "INFERENCE_PRECISION_HINT": "f32"}
-    request = openvino.compile_model(path, "CPU", hints).create_infer_request()
+    request = openvino.compile_model(model, "CPU", hints).create_infer_request()
     return lambda: request.infer(arrays)
 
 
@@ -716,6 +761,8 @@ def jax_model(name, args):
 
 def jax_case(name, inputs):
     """What that model of the zoo is in JAX, and weights and inputs."""
+    if isinstance(name, File):
+        raise NotImplementedError("JAX has no reader of TorchScript files")
     import jax
     import jax.numpy as jnp
 
@@ -812,7 +859,8 @@ def who():
             peers.append(peer)
             versions[peer] = f"{module} {library.__version__}"
         except Exception as error:
-            versions[peer] = f"none: {one_line(error)}"
+            how = f"; {sys.executable} -m pip install {module}" if isinstance(error, ImportError) else ""
+            versions[peer] = f"none: {one_line(error)}{how}"
     return {"peers": peers, "versions": versions}
 
 
@@ -828,8 +876,11 @@ def first_calls(peer, model, inputs):
     return call, seconds
 
 
-def prepare(model, inputs, peers):
+def prepare(model, inputs, peers, file=False, dtype=None):
     READY.clear()
+    if file:
+        model = File(model)
+        model.dtype = dtype
     failed, seconds = {}, {}
     for peer in peers:
         try:

@@ -1,12 +1,13 @@
 //! Arguments and commands.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use tch::Device;
 
-use super::compare::{Case, compare};
+use super::compare::{Case, Outcome, compare};
 use super::dump::Source;
 use super::inputs::{Inputs, Spec, kind};
 use super::model::{Which, quietly};
@@ -96,7 +97,7 @@ struct CompareArgs {
     /// Write a page for a browser: times with quartiles, throughput, kernels, memory, and each output's errors in ulp.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Time the peers that this Python has, too, where the model is one of the zoo: Inductor, XLA, ONNX Runtime, OpenVINO.
+    /// Time the peers that this Python has, too: Inductor, XLA, ONNX Runtime and OpenVINO, of which XLA takes no TorchScript files.
     #[arg(long, value_name = "PROGRAM")]
     python: Option<String>,
     /// Compare with each of these in the place of the inputs' first dimension.
@@ -264,8 +265,10 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         Some(program) => Python::start(program, &args.model.device),
         None => Python::none(),
     };
-    for (peer, version) in python.versions() {
-        eprintln!("{peer}: {version}");
+    let peers = if args.seconds > 0.0 { python.said() } else { Vec::new() };
+    let tell = || peers.iter().for_each(|line| eprintln!("{line}"));
+    if args.manifest.is_some() || args.zoo.is_some() {
+        tell();
     }
     if let Some(path) = &args.manifest {
         return manifest::run(manifest::read(path)?, &args.model, args.seconds, &mut python, html);
@@ -282,7 +285,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     let case = Case { repro: args.save_repro.clone(), ..args.model.case(args.seconds)? };
     let batches =
         if args.batch.is_empty() { vec![None] } else { args.batch.iter().copied().map(Some).collect() };
-    let mut rows = Vec::new();
+    let mut rows: Vec<(String, Result<Outcome, String>)> = Vec::new();
     for batch in batches {
         let name = batch.map_or_else(|| case.name.clone(), |batch| format!("{} x {batch}", case.name));
         let progress = report::spinner(&format!("comparing {name}"), case.options.tune);
@@ -290,8 +293,10 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         progress.finish_and_clear();
         let mut outcome = outcome?;
         if args.bisect {
-            let progress = report::spinner(&format!("bisecting {name}"), false);
-            let found = super::compare::bisect(&Case { repro: None, ..case.clone() }, batch, &outcome);
+            report::say_plainly(&format!("bisecting {name}"));
+            let progress = report::bar(super::compare::bisection_steps(&outcome));
+            let case = Case { repro: None, ..case.clone() };
+            let found = super::compare::bisect(&case, batch, &outcome, &progress);
             progress.finish_and_clear();
             outcome.bisection = Some(found?);
         }
@@ -303,10 +308,15 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         }
         rows.push((name, Ok(outcome)));
     }
-    if let Some(path) = html {
-        report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device)))?;
+    tell();
+    let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
+    for (peer, why) in failed.collect::<BTreeSet<_>>() {
+        eprintln!("{peer} is not timed: {why}");
     }
-    let equal = rows.iter().all(|(_, row)| row.as_ref().is_ok_and(|row: &super::compare::Outcome| row.ok));
+    if let Some(path) = html {
+        report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device), &peers))?;
+    }
+    let equal = rows.iter().all(|(_, row)| row.as_ref().is_ok_and(|row| row.ok));
     if equal { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 

@@ -97,6 +97,7 @@ pub(crate) fn run(
     python: &mut Python,
     html: Option<&Path>,
 ) -> Result<(), Failure> {
+    let peers = if seconds > 0.0 { python.said() } else { Vec::new() };
     let mut rows = Vec::new();
     let progress = report::bar(lines.len() as u64);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
@@ -119,7 +120,7 @@ pub(crate) fn run(
     progress.finish_and_clear();
     if let Some(path) = html {
         let machine = report::machine(device(defaults.device())?);
-        std::fs::write(path, page(&rows, &machine))
+        std::fs::write(path, page(&rows, &machine, &peers))
             .map_err(|e| Failure::usage(format!("cannot write {}: {e}", path.display())))?;
     }
     println!("{passed} passed, {failed} failed, {skipped} skipped");

@@ -16,6 +16,7 @@ mod random;
 mod reference;
 mod report;
 mod samples;
+mod stages;
 mod times;
 
 use std::process::ExitCode;

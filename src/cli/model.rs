@@ -141,6 +141,14 @@ impl Loaded {
     }
 }
 
+/// Runs something with TorchScript's own fuser on.
+pub(crate) fn with_fuser<T>(f: impl FnOnce() -> T) -> T {
+    tch::jit::set_tensor_expr_fuser_enabled(true);
+    let result = f();
+    tch::jit::set_tensor_expr_fuser_enabled(false);
+    result
+}
+
 fn load_zoo(entry: &'static ZooEntry, device: Device, kind: Option<Kind>) -> Result<Loaded, Failure> {
     let mut vs = nn::VarStore::new(device);
     let model = entry.instantiate(&vs);

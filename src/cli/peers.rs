@@ -2,16 +2,45 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tch::Kind;
 
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
 use crate::cli::times::Time;
 
 const PROGRAM: &str = include_str!("../../benches/peers/bench.py");
+
+/// What is said where no Python was asked for.
+const NOBODY: &str = "peers: TorchScript alone; --python python3 adds those of Inductor, XLA, ONNX Runtime and OpenVINO that it has \
+                      (python3 -m pip install torch jax onnx onnxruntime openvino)";
+
+/// The model that peers are to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked<'a> {
+    /// The one of the zoo with this name.
+    Zoo(&'a str),
+    /// A TorchScript file, with the type of its weights where that is not the file's.
+    File(&'a Path, Option<Kind>),
+}
+
+impl Asked<'_> {
+    fn request(&self, inputs: &[Value], peers: &[String]) -> Value {
+        let mut request = json!({ "ask": "prepare", "inputs": inputs, "peers": peers });
+        match self {
+            Asked::Zoo(name) => request["model"] = json!(name),
+            Asked::File(path, kind) => {
+                (request["model"], request["file"]) = (json!(path.to_string_lossy()), json!(true));
+                request["dtype"] = json!(kind.map(kind_name));
+            }
+        }
+        request
+    }
+}
 
 struct Process {
     child: Child,
@@ -78,6 +107,19 @@ impl Python {
         Ok(())
     }
 
+    /// Those that it has.
+    pub(crate) fn peers(&self) -> &[String] {
+        &self.peers
+    }
+
+    /// What is said once of peers: which there are, and why others are not and how they are got.
+    pub(crate) fn said(&self) -> Vec<String> {
+        match self.versions.is_empty() {
+            true => vec![String::from(NOBODY)],
+            false => self.versions.iter().map(|(peer, version)| format!("{peer}: {version}")).collect(),
+        }
+    }
+
     /// Versions of what there is, and why the rest is not.
     pub(crate) fn versions(&self) -> &BTreeMap<String, String> {
         &self.versions
@@ -87,7 +129,7 @@ impl Python {
     /// it.
     pub(crate) fn prepare(
         &mut self,
-        model: &str,
+        model: &Asked<'_>,
         inputs: &[Spec],
         failed: &mut BTreeMap<String, String>,
     ) -> BTreeMap<String, f64> {
@@ -105,7 +147,7 @@ impl Python {
             json!({ "dtype": kind_name(s.kind), "shape": s.shape, "range": range })
         };
         let inputs: Vec<Value> = inputs.iter().map(spec).collect();
-        match self.ask(&json!({ "ask": "prepare", "model": model, "inputs": inputs, "peers": self.peers })) {
+        match self.ask(&model.request(&inputs, &self.peers)) {
             Ok(answer) => {
                 failed.extend(texts(&answer["failed"]));
                 let took =
@@ -126,16 +168,22 @@ impl Python {
         samples.ok_or_else(|| Failure::usage(format!("{peer} gave no times: {answer}")))
     }
 
-    /// Times of every peer's call of a model of the zoo on inputs of these types, one after the other for so many seconds each.
+    /// Times of every peer's call of a model on inputs of these types, one after the other for so many seconds each.
     pub(crate) fn times(
         &mut self,
-        model: &str,
+        model: &Asked<'_>,
         inputs: &[Spec],
         seconds: f64,
         failed: &mut BTreeMap<String, String>,
     ) -> BTreeMap<String, Time> {
         let mut times = BTreeMap::new();
-        for peer in self.prepare(model, inputs, failed).into_keys() {
+        if self.peers.is_empty() {
+            return times;
+        }
+        let prepare = || self.prepare(model, inputs, failed);
+        let ready = tracing::info_span!("compile with the peers").in_scope(prepare);
+        for peer in ready.into_keys() {
+            let _span = tracing::info_span!("time", peer).entered();
             let (mut samples, end) = (Vec::new(), Instant::now() + Duration::from_secs_f64(seconds));
             while Instant::now() < end || samples.is_empty() {
                 match self.turn(&peer) {

@@ -1,38 +1,25 @@
 //! Lines over sizes as SVG, legible on light and on dark pages.
 
-use std::fmt::Write;
+use askama::Template;
 
-/// The style of pages of tables and plots.
-pub(crate) const STYLE: &str = "
-:root { color-scheme: light dark; --text: #1f2328; --faint: #6b7280; --line: #d0d7de; --page: #ffffff; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6edf3; --faint: #9aa4af; --line: #3d444d; --page: #0d1117; }
-}
-body { font: 14px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
-  max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-small, .faint { color: var(--faint); }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem; }
-.wide { overflow-x: auto; }
-svg text { fill: var(--text); font: 11px system-ui, sans-serif; }
-svg .axis { stroke: var(--line); } svg .limit { stroke-dasharray: 5 4; }
-";
+/// The style of pages of tables and plots: the colours of the page of a plan, and what such pages have.
+pub(crate) const STYLE: &str =
+    concat!(include_str!("../explain/page/colours.css"), include_str!("templates/report.css"));
 
 /// Colours of lines, in order.
 const COLOURS: [&str; 7] = ["#2f81f7", "#e8710a", "#1a9c5b", "#a371f7", "#d9480f", "#0e9aa7", "#c2255c"];
 
-/// Of a limit's line, which is dashed (class `limit`).
+/// Of a limit's line, which is dashed.
 const LIMIT: &str = "#8b949e";
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 290.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 12.0;
-const TOP: f64 = 44.0;
 const BOTTOM: f64 = 34.0;
+/// Where the legend begins, and the height of a line of it.
+const LEGEND: f64 = 32.0;
+const LEGEND_LINE: f64 = 15.0;
 
 /// A line of a plot.
 pub(crate) struct Line<'a> {
@@ -41,6 +28,32 @@ pub(crate) struct Line<'a> {
     pub(crate) points: Vec<(i64, f64, String)>,
     /// Whether it is the limit of the others.
     pub(crate) limit: bool,
+}
+
+#[derive(Template)]
+#[template(path = "plot.svg", escape = "html")]
+struct Plot<'a> {
+    title: &'a str,
+    width: f64,
+    height: f64,
+    left: f64,
+    right: f64,
+    /// Values with their places.
+    values: Vec<(f64, String)>,
+    /// Sizes with theirs.
+    sizes: Vec<(f64, String)>,
+    lines: Vec<Drawn<'a>>,
+}
+
+/// A line with the places of its points.
+struct Drawn<'a> {
+    name: &'a str,
+    colour: &'static str,
+    limit: bool,
+    path: String,
+    points: Vec<(f64, f64, &'a str)>,
+    /// Its place in the legend.
+    key: (f64, f64),
 }
 
 /// Values, from 0 on, against sizes on a logarithmic axis. Nothing where there are no points.
@@ -53,82 +66,62 @@ pub(crate) fn plot(title: &str, lines: &[Line<'_>]) -> String {
     let most = nice(points().map(|point| point.1).fold(0.0, f64::max) * 1.05);
     let (low, high) = ((first as f64).log2(), (last as f64).log2());
     let along = |size: i64| if high > low { ((size as f64).log2() - low) / (high - low) } else { 0.5 };
+    let keys = legend(lines);
+    let top = keys.last().map_or(LEGEND, |key| key.1) + 12.0;
+    let height = HEIGHT + top - LEGEND - 12.0;
     let x = |size: i64| LEFT + along(size) * (WIDTH - LEFT - RIGHT);
-    let y = |value: f64| HEIGHT - BOTTOM - value / most * (HEIGHT - TOP - BOTTOM);
-    let mut svg = format!(
-        "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\"><text x=\"{LEFT}\" y=\"14\" font-weight=\"600\">{}</text>\n",
-        escape(title)
-    );
-    for quarter in 0..=4 {
-        let value = most * f64::from(quarter) / 4.0;
-        let at = y(value);
-        let _ = writeln!(
-            svg,
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
-            at + 4.0,
-            value_text(value)
-        );
-    }
-    let mut labelled = f64::NEG_INFINITY;
-    for &size in &sizes {
-        let at = x(size);
-        if at - labelled >= 44.0 {
-            labelled = at;
-            let _ = writeln!(
-                svg,
-                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                HEIGHT - 14.0,
-                short(size)
-            );
-        }
-    }
-    for (position, line) in lines.iter().enumerate() {
-        let (colour, class) = stroke(position, line);
-        let places: Vec<(f64, f64, &String)> =
-            line.points.iter().map(|(size, value, said)| (x(*size), y(*value), said)).collect();
+    let y = |value: f64| height - BOTTOM - value / most * (height - top - BOTTOM);
+    let value = |quarter: i32| most * f64::from(quarter) / 4.0;
+    let drawn = lines.iter().zip(keys).enumerate().map(|(position, (line, key))| {
+        let places: Vec<(f64, f64, &str)> =
+            line.points.iter().map(|(size, value, said)| (x(*size), y(*value), said.as_str())).collect();
         let path: Vec<String> = places.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(
-            svg,
-            "<polyline{class} points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join(" ")
-        );
-        for (x, y, said) in places {
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"><title>{}</title></circle>",
-                escape(said)
-            );
+        Drawn {
+            name: line.name,
+            colour: if line.limit { LIMIT } else { COLOURS[position % COLOURS.len()] },
+            limit: line.limit,
+            path: path.join(" "),
+            points: places,
+            key,
+        }
+    });
+    let plot = Plot {
+        title,
+        width: WIDTH,
+        height,
+        left: LEFT,
+        right: WIDTH - RIGHT,
+        values: (0..=4).map(|quarter| (y(value(quarter)), value_text(value(quarter)))).collect(),
+        sizes: labelled(sizes.iter().map(|&size| (x(size), size))),
+        lines: drawn.collect(),
+    };
+    // Writing to a string does not fail.
+    plot.render().unwrap_or_default()
+}
+
+/// The sizes that are labelled: those with room behind the one before.
+fn labelled(sizes: impl Iterator<Item = (f64, i64)>) -> Vec<(f64, String)> {
+    let mut labels: Vec<(f64, String)> = Vec::new();
+    for (at, size) in sizes {
+        if labels.last().is_none_or(|last| at - last.0 >= 44.0) {
+            labels.push((at, short(size)));
         }
     }
-    svg.push_str(&legend(lines));
-    svg.push_str("</svg>\n");
-    svg
+    labels
 }
 
-/// The colour of a line, and its class.
-fn stroke(position: usize, line: &Line<'_>) -> (&'static str, &'static str) {
-    if line.limit { (LIMIT, " class=\"limit\"") } else { (COLOURS[position % COLOURS.len()], "") }
-}
-
-fn legend(lines: &[Line<'_>]) -> String {
-    let mut svg = String::new();
-    let mut at = LEFT;
-    for (position, line) in lines.iter().enumerate() {
-        let (colour, class) = stroke(position, line);
-        let _ = writeln!(
-            svg,
-            "<line{class} x1=\"{at:.0}\" x2=\"{:.0}\" y1=\"28\" y2=\"28\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{:.0}\" y=\"32\">{}</text>",
-            at + 14.0,
-            at + 18.0,
-            escape(line.name)
-        );
-        at += 30.0 + 6.5 * line.name.len() as f64;
+/// The places of the names of lines, in as many rows as they take.
+fn legend(lines: &[Line<'_>]) -> Vec<(f64, f64)> {
+    let (mut at, mut keys) = ((LEFT, LEGEND), Vec::new());
+    for line in lines {
+        let width = 30.0 + 6.5 * line.name.len() as f64;
+        if at.0 > LEFT && at.0 + width > WIDTH {
+            at = (LEFT, at.1 + LEGEND_LINE);
+        }
+        keys.push(at);
+        at.0 += width;
     }
-    svg
+    keys
 }
 
 /// The least of 1, 2, 2.5, 5 and 10 times a power of ten that is not below a number.
@@ -157,11 +150,6 @@ fn value_text(value: f64) -> String {
     }
 }
 
-/// Text that ends no attribute and no element.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +172,18 @@ mod tests {
 
     #[test]
     fn text_cannot_end_an_attribute() {
-        assert_eq!(escape("a<b> & \"c\""), "a&lt;b&gt; &amp; &quot;c&quot;");
+        let points = vec![(1, 10.0, String::from("a<b> & \"c\""))];
+        let svg = plot("a\"<", &[Line { name: "<i>", points, limit: false }]);
+        assert!(svg.contains("<title>a&#60;b&#62; &#38; &#34;c&#34;</title>"), "{svg}");
+        assert!(svg.contains("aria-label=\"a&#34;&#60;\"") && !svg.contains("<i>"), "{svg}");
+    }
+
+    #[test]
+    fn a_legend_takes_the_rows_that_it_needs() {
+        let names = ["fused", "eager", "inductor", "onnxruntime", "openvino", "torchscript", "xla"];
+        let lines = names.map(|name| Line { name, points: vec![(1, 1.0, String::new())], limit: false });
+        let keys = legend(&lines);
+        assert!(keys.iter().zip(names).all(|(key, name)| key.0 + 6.5 * name.len() as f64 + 20.0 < WIDTH));
+        assert_eq!((keys[0].1, keys[6].1), (LEGEND, LEGEND + LEGEND_LINE));
     }
 }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Failure;
 use super::compare::{Outcome, Throughput};
+use super::stages::Spinner;
 use crate::explain::Style;
 
 /// Prints text; a closed pipe is no error.
@@ -41,18 +42,25 @@ fn is_drawn() -> bool {
     std::io::stderr().is_terminal() && !Style::wants_plain_text()
 }
 
-/// A spinner with a message; hidden where standard error is no terminal, and where `measured` schedules show a progress
-/// of their own. Where a terminal is to have no escape codes, it is a line.
-pub(crate) fn spinner(message: &str, measured: bool) -> ProgressBar {
-    if measured || !is_drawn() {
-        if !measured && std::io::stderr().is_terminal() {
-            eprintln!("{message}");
-        }
-        return ProgressBar::hidden();
+/// Says what is done in a line, on a terminal where nothing is drawn.
+pub(crate) fn say_plainly(message: &str) {
+    if !is_drawn() && std::io::stderr().is_terminal() {
+        eprintln!("{message}");
     }
-    let spinner = ProgressBar::new_spinner().with_message(message.to_owned());
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner
+}
+
+/// A spinner with a message and the stage that runs; hidden where standard error is no terminal, and where `measured` schedules show
+/// a progress of their own. Where a terminal is to have no escape codes, it is a line.
+pub(crate) fn spinner(message: &str, measured: bool) -> Spinner {
+    if measured || !is_drawn() {
+        if !measured {
+            say_plainly(message);
+        }
+        return Spinner::new(ProgressBar::hidden(), message);
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(Duration::from_millis(100));
+    Spinner::new(bar, message)
 }
 
 /// A bar of `len` steps; hidden where it cannot be drawn.
@@ -100,17 +108,16 @@ pub(crate) fn table(outcome: &Outcome) {
     let externs = outcome.extern_ops.to_string();
     let (eager, fused) = (outcome.eager_quartiles_us, outcome.fused_quartiles_us);
     let throughput = outcome.throughput.as_ref();
-    let per_second = |of: fn(&Throughput) -> f64| {
-        throughput.map_or_else(String::new, |t| format!("{:.0} {}/s", of(t), t.unit))
-    };
-    let rows: [[String; 3]; 7] = [
+    let per_second = |said: fn(&Throughput) -> String| throughput.map_or_else(String::new, said);
+    let rows: [[String; 3]; 8] = [
         ["time of a call, and quartiles".into(), us(outcome.eager_us, eager), us(outcome.fused_us, fused)],
-        ["throughput".into(), per_second(|t| t.eager), per_second(|t| t.fused)],
+        ["throughput".into(), per_second(Throughput::of_eager), per_second(Throughput::of_fused)],
         [
             "kernels".into(),
             outcome.kernels_eager.to_string(),
             format!("{} + {externs} of libtorch", outcome.kernels_fused),
         ],
+        ["launches".into(), outcome.launches_eager.to_string(), outcome.launches_fused.to_string()],
         ["intermediates at peak".into(), bytes(outcome.peak_bytes_eager), bytes(outcome.peak_bytes_fused)],
         ["prepacked weights".into(), String::new(), bytes(outcome.prepacked_bytes)],
         [

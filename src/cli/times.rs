@@ -27,9 +27,25 @@ impl Time {
     }
 }
 
+/// A number with three significant digits at least: all those before the point, and as many behind it as there must be.
+pub(crate) fn digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let behind = (2.0 - value.abs().log10().floor()).clamp(0.0, 12.0);
+    format!("{value:.*}", behind as usize)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Time;
+    use super::{Time, digits};
+
+    #[test]
+    fn slow_rates_keep_their_digits() {
+        let said = [12345.6, 123.4, 12.34, 1.0, 0.98765, 0.001234].map(digits);
+        assert_eq!(said, ["12346", "123", "12.3", "1.00", "0.988", "0.00123"]);
+        assert_eq!([0.0, f64::INFINITY].map(digits), ["0", "inf"]);
+    }
 
     #[test]
     fn a_time_is_the_median_between_quartiles() {

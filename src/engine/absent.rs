@@ -16,6 +16,7 @@ use super::attention_masks::Masks;
 use super::compile::{fits, fitting, recorded};
 use super::eager_cost::{EagerCost, eager_cost};
 use super::kernels::{CompileReport, millis};
+use super::operator_flow::OperatorFlow;
 use super::tolerance::ToleranceReport;
 use crate::Error;
 use crate::hints::{Tolerated, tolerances};
@@ -28,6 +29,7 @@ pub(crate) struct AbsentPlan {
     pub(crate) profile: Profile,
     pub(crate) params: Vec<Tensor>,
     pub(crate) modules: Vec<String>,
+    pub(crate) flow: OperatorFlow,
     pub(crate) sites: Vec<CallSite>,
     pub(crate) ops_captured: usize,
     pub(crate) eager: EagerCost,
@@ -108,6 +110,7 @@ pub(crate) fn absent_plan(
         ops_captured: converted.recording.calls.len(),
         params: converted.params,
         modules,
+        flow: OperatorFlow::of(&converted.recording),
         sites: converted.sites,
         eager,
         rewrites,

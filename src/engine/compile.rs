@@ -21,6 +21,7 @@ use super::eager_cost::EagerCost;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::nvtx::StepRanges;
+use super::operator_flow::OperatorFlow;
 use super::prepack::{PrepackCache, PrepackedWeights};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
@@ -88,6 +89,8 @@ pub(crate) struct Compiled {
     pub(crate) pass_times: Vec<(&'static str, Duration)>,
     /// The module that each captured call belongs to.
     pub(crate) modules: Vec<String>,
+    /// What goes from one captured call to another.
+    pub(crate) flow: OperatorFlow,
     /// Where each captured call was made, if that was asked for.
     pub(crate) sites: Vec<CallSite>,
     /// What became of the parts that have a tolerance.
@@ -185,6 +188,7 @@ fn attempt(
     let eager = super::eager_cost::eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
     let unmatched = crate::hints::unmatched(options, &functional, &modules);
+    let flow = OperatorFlow::of(&converted.recording);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     tolerances.prepare(&options.hints, &mut functional, &modules, (trace, &converted, calls))?;
     let mut found = Found::new(target, &converted, options);
@@ -295,6 +299,7 @@ fn attempt(
         graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
         modules,
+        flow,
         sites: std::mem::take(&mut converted.sites),
         workspaces: Arc::clone(workspaces),
         _keeps: KeepsMemory::new(),

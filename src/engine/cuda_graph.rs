@@ -138,6 +138,11 @@ impl Graphs {
         }
     }
 
+    /// Whether calls launch one.
+    pub(crate) fn are_captured(&self) -> bool {
+        matches!(&*self.lock(), State::Ready(graphs) if !graphs.is_empty())
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

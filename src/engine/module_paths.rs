@@ -194,7 +194,7 @@ fn is_within(path: &str, module: &str) -> bool {
 }
 
 /// The path that two paths begin with.
-pub(super) fn common_path(a: &str, b: &str) -> String {
+pub(crate) fn common_path(a: &str, b: &str) -> String {
     let parts = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
     parts.map(|(part, _)| part).collect::<Vec<_>>().join(".")
 }

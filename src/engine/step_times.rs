@@ -84,7 +84,7 @@ impl Watch for Clock {
 }
 
 /// The first step of each unit of steps that run together, in order.
-pub(super) fn units(plan: &Plan) -> Vec<usize> {
+pub(crate) fn units(plan: &Plan) -> Vec<usize> {
     let is_first = |&at: &usize| {
         let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at));
         outer_loop.is_none_or(|outer_loop| outer_loop.steps.start == at)

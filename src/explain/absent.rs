@@ -20,11 +20,12 @@ impl Explanation {
         options: &Options,
     ) -> Result<Explanation, Error> {
         let absent = absent_plan(inputs, names, forward, target, options)?;
-        let AbsentPlan { plan, params, modules, eager, rewrites, pass_times, .. } = &absent;
+        let AbsentPlan { plan, params, modules, flow, eager, rewrites, pass_times, .. } = &absent;
         let explanation = Explanation::planned(&Planned {
             plan,
             params: Parameters::new(&plan.graph, params, names, (0, Vec::new())),
             modules,
+            operators: flow,
             sites: &absent.sites,
             ops_captured: absent.ops_captured,
             eager,

@@ -94,6 +94,7 @@ impl Explanation {
     /// [`Error::NoCode`] for a plan that was read back; else as compiling it.
     pub fn with_code(self) -> Result<Explanation, Error> {
         let source = self.source.as_ref().ok_or(Error::NoCode)?;
+        let _span = tracing::info_span!("list code", kernels = source.programs.len()).entered();
         let all = source.programs.par_iter().zip(&source.origins);
         let code =
             all.map(|(program, origins)| code(program, origins, source.target)).collect::<Result<_, _>>()?;

@@ -8,6 +8,7 @@ mod flow;
 mod limits;
 mod lines;
 mod modules;
+mod operators;
 mod page;
 mod prediction;
 mod report;
@@ -22,10 +23,11 @@ pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{CutChange, OneSided, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
+pub use self::operators::OperatorReport;
 pub use self::prediction::Prediction;
 pub use self::report::{
-    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, OperatorReport, PassReport,
-    REPORT_VERSION, ScheduleReport, StepReport, UpdateReport,
+    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
+    ScheduleReport, StepReport, UpdateReport,
 };
 pub(crate) use self::style::{Order, Style};
 use self::text::bytes;

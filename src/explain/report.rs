@@ -13,12 +13,13 @@ use super::code::{CodeReport, CodeTarget, Source};
 use super::flow::{Flow, TensorReport};
 use super::lines::step_lines;
 use super::modules::Parameters;
+use super::operators::{OperatorReport, operators};
 use super::text::bytes;
 use super::times::predicted_call_us;
 use super::work;
 use crate::engine::{
-    CompileReport, Compiled, EagerCost, StepTimes, Target, ToleranceReport, kept_profile, profile,
-    step_modules,
+    CompileReport, Compiled, EagerCost, OperatorFlow, StepTimes, Target, ToleranceReport, kept_profile,
+    profile, step_modules, units,
 };
 use crate::torch::CallSite;
 
@@ -118,15 +119,6 @@ impl StepReport {
             }
         }
     }
-}
-
-/// An operator of the model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OperatorReport {
-    /// Its name and number, `aten::linear #23`.
-    pub operator: String,
-    /// The module that it is of; empty where nothing says so.
-    pub module: String,
 }
 
 /// An operator of the model, as eager runs it.
@@ -295,8 +287,12 @@ pub struct Explanation {
     pub planned_for: Option<String>,
     /// Operators that the capture saw.
     pub ops_captured: usize,
-    /// Kernel launches of a call.
+    /// Generated kernels that a call runs.
     pub kernels_fused: usize,
+    /// What the host starts in a call: kernels, those of an outer loop as one, and libtorch calls, which may launch several kernels each; 1
+    /// where all of them are a CUDA graph.
+    #[serde(default)]
+    pub launches_fused: usize,
     /// Distinct kernels.
     pub distinct_kernels: usize,
     /// libtorch calls of a call.
@@ -368,6 +364,7 @@ pub(super) struct Planned<'a> {
     pub(super) params: Parameters<'a>,
     /// Of the captured calls.
     pub(super) modules: &'a [String],
+    pub(super) operators: &'a OperatorFlow,
     /// Where captured calls were made.
     pub(super) sites: &'a [CallSite],
     pub(super) ops_captured: usize,
@@ -386,6 +383,7 @@ impl Explanation {
             plan: &compiled.plan,
             params: Parameters::of(compiled, names),
             modules: &compiled.modules,
+            operators: &compiled.flow,
             sites: &compiled.sites,
             ops_captured: compiled.ops_captured,
             eager: &compiled.eager,
@@ -398,6 +396,7 @@ impl Explanation {
         Explanation {
             peak_bytes_fused: compiled.plan.peak_bytes_with_copies(compiled.copied_bytes()),
             packed_bytes: compiled.packs.bytes(),
+            launches_fused: launches(&compiled.plan, compiled.graphs.are_captured()),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             tolerances: compiled.tolerances.clone(),
             unmatched: compiled.unmatched.clone(),
@@ -412,9 +411,6 @@ impl Explanation {
         let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
         let profile = planned.profile.as_ref().map(|(profile, _)| profile);
-        let named = plan.graph.origins.iter().zip(planned.modules);
-        let operators = named
-            .map(|(operator, module)| OperatorReport { operator: operator.clone(), module: module.clone() });
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -507,6 +503,7 @@ impl Explanation {
             planned_for: None,
             ops_captured: planned.ops_captured,
             kernels_fused: plan.kernel_count(),
+            launches_fused: launches(plan, false),
             distinct_kernels: plan.programs.len(),
             extern_ops: plan.extern_count(),
             kernels_eager: planned.eager.kernels,
@@ -527,7 +524,7 @@ impl Explanation {
                 .iter()
                 .map(|(name, time)| PassReport { name: (*name).to_owned(), ms: time.as_secs_f64() * 1e3 })
                 .collect(),
-            operators: operators.collect(),
+            operators: operators(plan, planned.modules, planned.operators),
             steps: steps.collect(),
             call_us: None,
             eager: Vec::new(),
@@ -569,11 +566,11 @@ impl Explanation {
                 .filter(|step| step.measured_us().is_none())
                 .for_each(|step| step.set_measured_us(0.0));
         }
-        let report = |(at, &us): (usize, &f64)| {
-            let known = self.operators.get(at).cloned();
-            let OperatorReport { operator, module } =
-                known.unwrap_or_else(|| OperatorReport { operator: format!("#{at}"), module: String::new() });
-            EagerReport { operator, module, us }
+        let report = |(at, &us): (usize, &f64)| match self.operators.get(at) {
+            Some(OperatorReport { operator, module, .. }) => {
+                EagerReport { operator: operator.clone(), module: module.clone(), us }
+            }
+            None => EagerReport { operator: format!("#{at}"), module: String::new(), us },
         };
         self.eager = eager.iter().enumerate().map(report).collect();
         self
@@ -585,6 +582,12 @@ impl Explanation {
         // A schema is a value of JSON.
         serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
     }
+}
+
+/// What the host starts in a call of a plan, of which a CUDA graph is one.
+fn launches(plan: &Plan, is_graph: bool) -> usize {
+    let units = units(plan).len();
+    if is_graph { units.min(1) } else { units }
 }
 
 /// What predicted times are derived from, and whether it was measured.
@@ -619,6 +622,7 @@ fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tilefuse_fusion::pipeline::plan;
+    use tilefuse_fusion::plan::OuterLoop;
     use tilefuse_fusion::{Profile, parse_graph};
 
     use super::*;
@@ -641,5 +645,18 @@ mod tests {
         let why = "no outer-loop fusion with the next kernel: the next kernel needs other rows";
         assert_eq!(notes[0].as_deref(), Some(why));
         assert!(notes[1..].iter().all(Option::is_none), "{notes:?}");
+        assert_eq!([false, true].map(|is_graph| launches(&plan, is_graph)), [2, 1]);
+        let (parts, local_buffers) = (Vec::new(), Vec::new());
+        let outer_loop = OuterLoop {
+            steps: 0..2,
+            parts,
+            local_buffers,
+            thread_bytes: 0,
+            threads: 2,
+            at: 0,
+            saved_us: 0.0,
+        };
+        let plan = Plan { outer_loops: vec![outer_loop], ..plan };
+        assert_eq!((plan.kernel_count(), launches(&plan, false)), (2, 1));
     }
 }

@@ -342,8 +342,8 @@ pub(super) struct Alike {
     pub(super) bytes: u64,
     /// Predicted microseconds that all of them cost at most.
     pub(super) cost_us: f64,
-    /// The position of the first one.
-    pub(super) first: usize,
+    /// Their positions.
+    pub(super) edges: Vec<usize>,
 }
 
 impl Alike {
@@ -366,7 +366,7 @@ pub(super) fn alike(plan: &Explanation) -> Vec<Alike> {
 /// Some of the edges of a plan, likewise.
 fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec<Alike> {
     let mut found: IndexMap<(String, String, String), Alike> = IndexMap::new();
-    for (first, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| is_asked_for(edge)) {
+    for (at, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| is_asked_for(edge)) {
         let EdgeReport { producer, consumer, verdict, remedy, bytes, cost_us, .. } = edge;
         let (producer, consumer) = (short(producer), short(consumer));
         let (verdict, remedy) = (unnumbered(verdict), remedy.as_deref().map(unnumbered));
@@ -379,10 +379,11 @@ fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec
             count: 0,
             bytes: 0,
             cost_us: 0.0,
-            first,
+            edges: Vec::new(),
         });
         (alike.count, alike.bytes) = (alike.count + 1, alike.bytes + bytes);
         alike.cost_us += cost_us.unwrap_or(0.0);
+        alike.edges.push(at);
     }
     let mut found: Vec<_> = found.into_values().collect();
     found.sort_by(|a, b| b.cost_us.total_cmp(&a.cost_us).then(b.bytes.cmp(&a.bytes)));
@@ -521,7 +522,7 @@ mod tests {
             if let StepReport::Kernel { modules, .. } = step {
                 modules[0].insert_str(0, "gpt.transformer.");
                 let (operator, module) = (String::from("aten::relu"), modules[0].clone());
-                plan.operators.push(OperatorReport { operator, module });
+                plan.operators.push(OperatorReport { operator, module, step: None, left_out: None });
             }
         }
         for order in [Order::Calls, Order::Time] {

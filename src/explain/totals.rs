@@ -10,8 +10,10 @@ use super::{EdgeReport, Explanation, StepReport};
 pub struct Totals {
     /// Operators that the capture saw.
     pub operators: usize,
-    /// Kernel launches.
+    /// Generated kernels.
     pub kernels: usize,
+    /// What the host starts, see [`Explanation::launches_fused`].
+    pub launches: usize,
     /// Distinct kernels.
     pub distinct_kernels: usize,
     /// libtorch calls.
@@ -65,6 +67,7 @@ impl Explanation {
         let mut totals = Totals {
             operators: self.ops_captured,
             kernels: self.kernels_fused,
+            launches: self.launches_fused,
             distinct_kernels: self.distinct_kernels,
             extern_calls: self.extern_ops,
             us: self.known_us(),

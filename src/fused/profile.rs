@@ -24,10 +24,13 @@ impl Engine {
         let Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) = entry.as_deref() else {
             return Err(Error::RunsEager(String::from("there is no plan that could be measured")));
         };
+        let span = tracing::info_span!("profile", steps = compiled.plan.steps.len()).entered();
         let steps = compiled.profile(inputs, &data, state.threads()).map_err(|stop| match stop {
             Stop::Failed(error) => error,
             Stop::Stale(reason) | Stop::Unfit(reason) => Error::RunsEager(reason.into_owned()),
         })?;
+        drop(span);
+        let _span = tracing::info_span!("profile eager's operators").entered();
         let eager = self.eager_times(compiled, inputs, forward)?;
         Ok(plan.with_profile(&steps, &eager))
     }

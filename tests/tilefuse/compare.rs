@@ -29,6 +29,11 @@ fn a_sweep_is_timed_for_each_batch_and_drawn() {
     for row in &rows {
         let throughput = &row["throughput"];
         assert_eq!(throughput["per_call"], row["batch"]);
+        assert!(row["peers"]["torchscript"]["us"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["launches_eager"], row["kernels_eager"]);
+        let [launches, kernels, calls] =
+            ["launches_fused", "kernels_fused", "extern_ops"].map(|count| row[count].as_u64().unwrap());
+        assert!(launches > 0 && launches <= kernels + calls, "{row}");
         assert!(throughput["fused"].as_f64().unwrap() > 0.0);
         let [low, high] = [0, 1].map(|at| row["fused_quartiles_us"][at].as_f64().unwrap());
         let middle = row["fused_us"].as_f64().unwrap();
@@ -42,6 +47,12 @@ fn a_sweep_is_timed_for_each_batch_and_drawn() {
     }
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("samples/s against batch") && page.contains("2 of 2 agree with eager"));
+    for line in ["fused", "eager", "torchscript"] {
+        assert_eq!(page.matches(&format!("<title>{line}, batch ")).count(), 2, "{line}");
+    }
+    assert!(page.contains("<th>launches</th>"));
+    // What would take part is said once, not for each batch.
+    assert_eq!(said.matches("peers: TorchScript alone; --python python3 adds").count(), 1, "{said}");
     assert_eq!(page.matches("aria-label=\"Bytes held over a call, fused and eager\"").count(), 2);
     assert!(!page.contains("http://") && !page.contains("https://"));
 }
@@ -60,8 +71,45 @@ fn peers_are_timed_where_a_python_has_them() {
     let (status, said) = run(Some(folder.path()), &args);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("inductor: torch 9") && said.contains("time of inductor"), "{said}");
-    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
-    assert!(page.contains("inductor 6.0") && page.contains("it is &lt;too&gt; old"));
+    assert!(said.contains("xla is not timed: it is <too> old") && said.contains("launches"), "{said}");
+    let page = || std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page().contains("inductor 6.0") && page().contains("it is &#60;too&#62; old"));
+    let (status, said) = run(Some(folder.path()), &[&args[..], &["--batch", "1,8"]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(page().matches("<title>inductor, batch ").count(), 2);
+    assert_eq!(said.matches("xla is not timed").count(), 1, "{said}");
+}
+
+/// The file is asked for by its path; inputs that are given are none of theirs.
+#[test]
+#[cfg(unix)]
+fn peers_are_asked_for_a_torchscript_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let peer = folder.path().join("peer");
+    let asked = crate::cli::PEER.replace("*prepare*)", "*prepare*) printf '%s' \"$line\" > asked;");
+    std::fs::write(&peer, asked).unwrap();
+    std::fs::set_permissions(&peer, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let model = crate::common::files().join("tests/tilefuse/layers.pt");
+    let model = model.to_str().unwrap();
+    let args = ["compare", model, "--seconds", "0.01", "--json", "--python", "./peer"];
+    let (status, said) = run(Some(folder.path()), &[&args[..], &["--input", "f32[4,8]"]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    let row = objects(&said).remove(0);
+    assert_eq!(row["peers"]["inductor"]["us"], 6.0);
+    assert!(row["peers"]["torchscript"]["us"].as_f64().unwrap() > 0.0);
+    let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
+    let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
+    assert_eq!((&asked["model"], &asked["file"]), (&model.into(), &true.into()));
+    assert_eq!(asked["inputs"][0]["shape"], serde_json::json!([4, 8]));
+    let input = tch::Tensor::ones([4, 8], (tch::Kind::Float, tch::Device::Cpu));
+    let file = folder.path().join("inputs.safetensors");
+    tch::Tensor::write_safetensors(&[("0", input)], &file).unwrap();
+    let given = ["--inputs", file.to_str().unwrap()];
+    let (status, said) = run(Some(folder.path()), &[&args[..], &given].concat());
+    assert_eq!(status, Some(0), "{said}");
+    let why = objects(&said).remove(0)["peers_failed"]["inductor"].clone();
+    assert_eq!(why, "it draws inputs, which --input describes, and takes none of a file");
 }
 
 #[test]
@@ -73,7 +121,7 @@ fn a_manifest_makes_one_page_with_what_failed() {
     let (status, said) = run(Some(folder.path()), &args);
     assert_eq!(status, Some(1), "{said}");
     let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
-    assert!(page.contains("1 of 2 agree with eager") && page.contains("&lt;bad&gt;"));
+    assert!(page.contains("1 of 2 agree with eager") && page.contains("&#60;bad&#62;"));
 }
 
 #[test]

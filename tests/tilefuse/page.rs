@@ -112,7 +112,9 @@ fn edge_that_is_not_fused(browser: &mut Browser, plan: &Value) {
     assert_eq!(found.len(), reasons.len(), "{found:?}");
     for row in &found {
         let [_, _, count, from, to, why, remedy] = &row[..] else { panic!("{row:?}") };
-        assert_eq!([from, to], ["layer_norm", "linear"]);
+        let first_lines = [from, to].map(|end| end.split_whitespace().next());
+        assert_eq!(first_lines, [Some("layer_norm"), Some("linear")]);
+        assert!([from, to].iter().all(|end| end.contains("h.*.")) || row[2] == "1", "{row:?}");
         assert_eq!(*count, reasons[&[why.as_str(), remedy.as_str()]].to_string());
     }
     let (why, remedy) = (&found[0][5], &found[0][6]);

@@ -1,36 +1,58 @@
 //! A run as one page without anything from elsewhere: the rows, and bandwidth against size as SVG.
 
-use std::fmt::Write;
+use askama::Template;
 
 use super::table::contenders;
 use super::{Outcome, Run};
-use crate::cli::plot::{Line, STYLE, escape, plot};
+use crate::cli::plot::{Line, STYLE, plot};
+use crate::cli::times::Time;
+
+#[derive(Template)]
+#[template(path = "bench.html")]
+struct Page<'a> {
+    style: &'static str,
+    run: &'a Run,
+    weights: &'static str,
+    contenders: Vec<&'a str>,
+    rows: Vec<Row<'a>>,
+    /// SVG.
+    plots: Vec<String>,
+}
+
+/// A row of the table.
+struct Row<'a> {
+    of: &'a Outcome,
+    /// Of each contender.
+    cells: Vec<Cell<'a>>,
+    copy: Option<&'a Time>,
+}
+
+struct Cell<'a> {
+    time: Option<&'a Time>,
+    /// Of the copy's bandwidth.
+    of_copy: Option<f64>,
+    failed: Option<&'a str>,
+}
+
+impl Row<'_> {
+    fn of<'a>(row: &'a Outcome, contenders: &[&str]) -> Row<'a> {
+        let cell = |&name: &&str| Cell {
+            time: row.times.get(name),
+            of_copy: row.of_copy.get(name).copied(),
+            failed: row.failed.get(name).map(String::as_str),
+        };
+        Row { of: row, cells: contenders.iter().map(cell).collect(), copy: row.times.get("copy") }
+    }
+}
 
 /// The page.
 pub(super) fn page(run: &Run) -> String {
     let contenders = contenders(run);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>tilefuse bench</title>\n\
-         <style>{STYLE}</style>\n<h1>tilefuse bench</h1>\n<p>{}, libtorch {}, {} threads; {}. A copy of one large \
-         tensor reads and writes {:.1} GB/s.</p>\n",
-        escape(&run.device),
-        escape(&run.torch),
-        run.threads,
-        escape(&run.timing),
-        run.copy_gbps
-    );
-    let _ = writeln!(page, "<div class=\"faint\">{}</div>", super::table::weights(run));
-    for (peer, version) in &run.peers {
-        let _ = writeln!(page, "<div class=\"faint\">{}: {}</div>", escape(peer), escape(version));
-    }
-    let plots: String = series(run).iter().map(|rows| bandwidths(rows, &contenders)).collect();
-    if !plots.is_empty() {
-        let _ = write!(page, "<h2>Bandwidth against size</h2>\n<div class=\"plots\">\n{plots}</div>\n");
-    }
-    page.push_str("<h2>Microseconds of a call</h2>\n");
-    page.push_str(&rows(run, &contenders));
-    page.push_str("</html>\n");
-    page
+    let plots = series(run).iter().filter_map(|rows| bandwidths(rows, &contenders)).collect();
+    let rows = run.rows.iter().map(|row| Row::of(row, &contenders)).collect();
+    let page = Page { style: STYLE, run, weights: super::table::weights(run), contenders, rows, plots };
+    // Writing to a string does not fail.
+    page.render().unwrap_or_default()
 }
 
 /// Rows of one kernel in one type at several sizes, in ascending order.
@@ -55,8 +77,8 @@ fn bandwidth(row: &Outcome, contender: &str) -> Option<f64> {
 }
 
 /// Gigabytes per second against size, a line for each contender and one for the limit: a copy of as many bytes.
-fn bandwidths(rows: &[&Outcome], contenders: &[&str]) -> String {
-    let Some(first) = rows.first() else { return String::new() };
+fn bandwidths(rows: &[&Outcome], contenders: &[&str]) -> Option<String> {
+    let first = rows.first()?;
     let lines: Vec<Line<'_>> = contenders
         .iter()
         .chain(&["copy"])
@@ -68,44 +90,5 @@ fn bandwidths(rows: &[&Outcome], contenders: &[&str]) -> String {
             Line { name, points: rows.iter().filter_map(point).collect(), limit: *name == "copy" }
         })
         .collect();
-    plot(&format!("{} {}, GB/s", first.name, first.dtype), &lines)
-}
-
-fn rows(run: &Run, contenders: &[&str]) -> String {
-    let mut table = String::from("<div class=\"wide\"><table>\n<tr><th>row</th><th>type</th><th>MB</th>");
-    for name in contenders {
-        let _ = write!(table, "<th>{}</th><th>of copy</th>", escape(name));
-    }
-    table.push_str("<th>copy</th><th>kernels</th></tr>\n");
-    for row in &run.rows {
-        let megabytes = row.bytes as f64 / 1e6;
-        let _ = write!(
-            table,
-            "<tr><td>{} {}{}</td><td>{}</td><td>{megabytes:.1}</td>",
-            escape(&row.name),
-            escape(&row.shape),
-            if row.ok { "" } else { " <b>different</b>" },
-            row.dtype
-        );
-        for name in contenders {
-            let part = row.of_copy.get(*name).map_or_else(String::new, |part| format!("{part:.2}"));
-            let _ = match (row.times.get(*name), row.failed.get(*name)) {
-                (Some(time), _) => write!(
-                    table,
-                    "<td>{:.1} <small>{:.1}–{:.1}</small></td><td>{part}</td>",
-                    time.us, time.low, time.high
-                ),
-                (None, Some(why)) => write!(table, "<td title=\"{}\">failed</td><td></td>", escape(why)),
-                (None, None) => write!(table, "<td></td><td></td>"),
-            };
-        }
-        let copy = row.times.get("copy").map_or(0.0, |time| time.us);
-        let _ = writeln!(table, "<td>{copy:.1}</td><td>{} + {}</td></tr>", row.kernels_fused, row.extern_ops);
-    }
-    table.push_str(
-        "</table></div>\n<p class=\"faint\">Medians and quartiles; MB: inputs, weights and results, each once; of \
-         copy: the time of a copy that reads and writes as many bytes, beside this one; kernels: generated ones and \
-         calls of libtorch.</p>\n",
-    );
-    table
+    Some(plot(&format!("{} {}, GB/s", first.name, first.dtype), &lines))
 }

@@ -11,8 +11,8 @@ use super::{Outcome, args};
 use crate::Fused;
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
-use crate::cli::model::{Loaded, Which};
-use crate::cli::peers::Python;
+use crate::cli::model::{Loaded, Which, with_fuser};
+use crate::cli::peers::{Asked, Python};
 use crate::cli::times::Time;
 
 /// What one row measures.
@@ -114,7 +114,7 @@ pub(super) fn measure(
     drop(eager);
     let plan = fused.explain_with(&inputs, forward);
     let plan = plan.map_err(|e| failed.insert(String::from("tilefuse"), format!("runs eager: {e}"))).ok();
-    let peer_compile_ms = python.prepare(row.entry.name, &row.inputs, &mut failed);
+    let peer_compile_ms = python.prepare(&Asked::Zoo(row.entry.name), &row.inputs, &mut failed);
     let peers: Vec<String> = peer_compile_ms.keys().cloned().collect();
     let mut calls = contenders(&fused, traced.as_ref(), &inputs);
     let (copied, copy) = copy_of(bytes, device)?;
@@ -183,14 +183,6 @@ fn copy_of(bytes: u64, device: Device) -> Result<(u64, Call<'static>), Failure> 
     let source = Tensor::f_zeros([half as i64], (Kind::Uint8, device)).map_err(failed)?;
     let mut target = source.f_empty_like().map_err(failed)?;
     Ok((2 * half, Box::new(move || target.f_copy_(&source).map_err(failed))))
-}
-
-/// Runs something with TorchScript's own fuser on.
-fn with_fuser<T>(f: impl FnOnce() -> T) -> T {
-    tch::jit::set_tensor_expr_fuser_enabled(true);
-    let result = f();
-    tch::jit::set_tensor_expr_fuser_enabled(false);
-    result
 }
 
 /// Samples of everyone by name. Whoever fails is left out from then on, with the reason in `failed`.

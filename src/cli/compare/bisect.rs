@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::kernels::{Differences, written};
@@ -74,19 +75,24 @@ fn least(most: u64, mut holds: impl FnMut(u64) -> Result<bool, Failure>) -> Resu
     Ok(Some(at))
 }
 
+/// Trials that [`least`] makes at most.
+fn most_trials(most: u64) -> u64 {
+    1 + u64::from(u64::BITS - most.saturating_sub(1).leading_zeros())
+}
+
+/// Tries a model under some options, which are said in words.
+type Try<'a> = dyn FnMut(Options, String) -> Result<Trial, Failure> + 'a;
+
 /// Finds what makes a difference, in a model that has so many operators and differs with these options.
-fn find(
-    options: &Options,
-    (rewrites, operators): (u64, u64),
-    trial: &mut dyn FnMut(Options) -> Result<Trial, Failure>,
-) -> Result<Cause, Failure> {
-    let rewrite = least(rewrites, |limit| {
-        Ok(trial(Options { max_rewrites: Some(limit), ..options.clone() })?.difference.is_some())
-    })?;
-    let rewrite = match rewrite {
+fn find(options: &Options, (rewrites, operators): (u64, u64), trial: &mut Try<'_>) -> Result<Cause, Failure> {
+    let mut limited = |limit| {
+        let what = format!("with {limit} of {rewrites} rewrites");
+        trial(Options { max_rewrites: Some(limit), ..options.clone() }, what)
+    };
+    let rewrite = match least(rewrites, |limit| Ok(limited(limit)?.difference.is_some()))? {
         None => None,
         Some(number) => {
-            let last = trial(Options { max_rewrites: Some(number), ..options.clone() })?.last;
+            let last = limited(number)?.last;
             Some(Rewrite { number, pass: last.unwrap_or_else(|| String::from("no pass")) })
         }
     };
@@ -94,9 +100,10 @@ fn find(
         let eager = (first..operators).map(|at| Hint::eager(&format!("#{at}")));
         Options { hints: options.hints.iter().cloned().chain(eager).collect(), ..options.clone() }
     };
-    let mut said = trial(options.clone())?.difference.unwrap_or_default();
+    let mut said = trial(options.clone(), String::from("with all of it"))?.difference.unwrap_or_default();
     let operator = least(operators, |first| {
-        let difference = trial(compiled(first))?.difference;
+        let what = format!("with {first} of {operators} operators compiled");
+        let difference = trial(compiled(first), what)?.difference;
         let differs = difference.is_some();
         if let Some(difference) = difference {
             said = difference;
@@ -107,11 +114,26 @@ fn find(
     Ok(Cause { rewrites, rewrite, operators, operator })
 }
 
-/// Bisects a case that was compared.
-pub(crate) fn bisect(case: &Case, batch: Option<i64>, outcome: &Outcome) -> Result<Bisection, Failure> {
+/// Compilations of [`bisect`] at most.
+pub(crate) fn steps(outcome: &Outcome) -> u64 {
+    let causes = || most_trials(outcome.rewrites) + most_trials(outcome.ops_captured as u64) + 2;
+    2 + if outcome.ok { 0 } else { causes() }
+}
+
+/// Bisects a case that was compared; a bar of [`steps`] says what is tried.
+pub(crate) fn bisect(
+    case: &Case,
+    batch: Option<i64>,
+    outcome: &Outcome,
+    bar: &ProgressBar,
+) -> Result<Bisection, Failure> {
     let with = |options| Case { options, seconds: 0.0, ..case.clone() };
-    let planned =
-        |options: Options| compared(&with(options), batch, &mut Python::none()).map(|(_, plan)| plan);
+    let planned = |options: Options| {
+        bar.set_message(format!("{}: each kernel beside eager's operators", case.name));
+        let plan = compared(&with(options), batch, &mut Python::none()).map(|(_, plan)| plan);
+        bar.inc(1);
+        plan
+    };
     let mut differences = Differences::default();
     if let Some(plan) = planned(case.options.clone())?
         && plan.updates.is_empty()
@@ -126,9 +148,11 @@ pub(crate) fn bisect(case: &Case, batch: Option<i64>, outcome: &Outcome) -> Resu
         return Ok(Bisection { differences, cause: None });
     }
     let counts = (outcome.rewrites, outcome.ops_captured as u64);
-    let cause = find(&case.options, counts, &mut |options| {
+    let cause = find(&case.options, counts, &mut |options, what| {
+        bar.set_message(format!("{}: {what}", case.name));
         let Outcome { difference, last_rewrite: last, .. } =
             compare(&with(options), batch, &mut Python::none())?;
+        bar.inc(1);
         Ok(Trial { difference, last })
     })?;
     Ok(Bisection { differences, cause: Some(cause) })
@@ -184,8 +208,8 @@ mod tests {
     use crate::options::{Audit, Products};
 
     /// A model of 40 operators and 214 rewrites, of which one each is wrong.
-    fn model(rewrite: u64, operator: u64) -> impl FnMut(Options) -> Result<Trial, Failure> {
-        move |options| {
+    fn model(rewrite: u64, operator: u64) -> impl FnMut(Options, String) -> Result<Trial, Failure> {
+        move |options, _| {
             let made = options.max_rewrites.unwrap_or(214).min(214);
             let compiled = !options.hints.contains(&Hint::eager(&format!("#{operator}")));
             let wrong = made >= rewrite && compiled;
@@ -212,6 +236,30 @@ mod tests {
         assert!(found.text().contains("different with operator #22"));
     }
 
+    /// The bar has no more steps than it needs, and each says what is tried.
+    #[test]
+    fn no_more_is_tried_than_is_said_before() {
+        for most in [0, 1, 2, 3, 40, 214, 256, 257] {
+            for wrong in 1..=most {
+                let mut tries = 0;
+                let found = least(most, |at| {
+                    tries += 1;
+                    Ok(at >= wrong)
+                });
+                assert_eq!(found.unwrap(), Some(wrong));
+                assert!(tries <= most_trials(most), "{tries} of {}", most_trials(most));
+            }
+        }
+        let (mut said, mut model) = (Vec::new(), model(114, 22));
+        let mut trial = |options, what| {
+            said.push(what);
+            model(options, String::new())
+        };
+        find(&Options::default(), (214, 40), &mut trial).unwrap();
+        assert_eq!(said[..2], ["with 0 of 214 rewrites", "with 107 of 214 rewrites"]);
+        assert!(said.contains(&String::from("with 20 of 40 operators compiled")), "{said:?}");
+    }
+
     /// A small model with a fault.
     fn case(model: &str, fault: Option<Planting>) -> Case {
         // Kernels that read what kernels write, without measurements.
@@ -226,7 +274,11 @@ mod tests {
     fn bisected(case: &Case) -> Bisection {
         let outcome = compare(case, None, &mut Python::none()).unwrap();
         assert_eq!(outcome.ok, case.options.fault.is_none());
-        bisect(case, None, &outcome).unwrap()
+        let bar = ProgressBar::hidden();
+        let found = bisect(case, None, &outcome, &bar).unwrap();
+        assert!(bar.position() > 0 && bar.position() <= steps(&outcome), "{} tries", bar.position());
+        assert!(bar.message().starts_with(&case.name), "{}", bar.message());
+        found
     }
 
     #[test]

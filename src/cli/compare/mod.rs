@@ -5,6 +5,7 @@ mod bisect;
 mod kernels;
 mod page;
 mod repro;
+mod script;
 mod timing;
 
 use std::collections::BTreeMap;
@@ -16,15 +17,15 @@ use tch::{Device, Kind, Tensor};
 
 use super::Failure;
 use super::inputs::{Inputs, copies, kind_name};
-use super::model::{Loaded, Which, quietly};
-use super::peers::Python;
+use super::model::{Loaded, Which, quietly, with_fuser};
+use super::peers::{Asked, Python};
 use super::reference::{self, seed};
 use super::times::Time;
 use crate::judge::judge;
 use crate::{CompileReport, Explanation};
 
 use accuracy::{Accuracy, accuracy};
-pub(crate) use bisect::{Bisection, bisect};
+pub(crate) use bisect::{Bisection, bisect, steps as bisection_steps};
 pub(crate) use page::page;
 pub(crate) use timing::Throughput;
 use timing::in_turns;
@@ -59,6 +60,10 @@ pub(crate) struct Outcome {
     pub(crate) last_rewrite: Option<String>,
     pub(crate) kernels_eager: usize,
     pub(crate) kernels_fused: usize,
+    /// What the host starts in a call: operators that compute something, of which each counts once.
+    pub(crate) launches_eager: usize,
+    /// The same of the plan, see [`Explanation::launches_fused`].
+    pub(crate) launches_fused: usize,
     pub(crate) extern_ops: usize,
     /// Of eager's calls, the median; 0 where nothing was timed, as all times.
     pub(crate) eager_us: f64,
@@ -107,10 +112,11 @@ pub(crate) struct Outcome {
     pub(crate) bisection: Option<Bisection>,
 }
 
-/// Compares one case, with inputs whose first dimension is `batch` where that is given, beside the peers that a Python has: these
-/// have the models of the zoo alone.
+/// Compares one case, with inputs whose first dimension is `batch` where that is given, beside TorchScript and the peers that a Python has.
 pub(crate) fn compare(case: &Case, batch: Option<i64>, python: &mut Python) -> Result<Outcome, Failure> {
-    compared(case, batch, python).map(|(outcome, _)| outcome)
+    let (outcome, explanation) = compared(case, batch, python)?;
+    explanation.as_ref().map_or(Ok(()), super::explain::all_meant)?;
+    Ok(outcome)
 }
 
 /// The same, with the plan that was compared; none where the model runs eager.
@@ -121,7 +127,8 @@ fn compared(
 ) -> Result<(Outcome, Option<Explanation>), Failure> {
     tch::manual_seed(0);
     let _no_grad = tch::no_grad_guard();
-    let model = Loaded::load(&case.which, case.device, case.dtype)?;
+    let load = || Loaded::load(&case.which, case.device, case.dtype);
+    let model = tracing::info_span!("load").in_scope(load)?;
     let kind = case.dtype.unwrap_or(Kind::Float);
     let default;
     let mut inputs = match &case.inputs {
@@ -141,6 +148,12 @@ fn compared(
     model.try_forward(&copies(&capture_on))?;
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
     let double = model.in_f64(&case.which, case.device);
+    let mut peers_failed = BTreeMap::new();
+    let script = (case.seconds > 0.0).then(|| script::optimised(&model, case, &capture_on)).transpose();
+    let script = script.unwrap_or_else(|failure| {
+        peers_failed.insert(String::from(script::NAME), failure.message);
+        None
+    });
     let fused = crate::fuse_with(model, case.options.clone()).with_names(names);
     let forward = |m: &Loaded, x: &[Tensor]| m.forward(x);
     let start = Instant::now();
@@ -153,32 +166,30 @@ fn compared(
     let eager = fused.model().try_forward(&eager_in)?;
     seed();
     let ours = quietly(|| Ok(fused.run_with(&fused_in, forward)?))?;
-    let exact = reference::exact(fused.model(), double.ok().as_ref(), &draw);
+    let exact = tracing::info_span!("judge")
+        .in_scope(|| reference::exact(fused.model(), double.ok().as_ref(), &draw));
     let mut verdict = judge(&eager, &ours, exact.as_deref());
     let unchanged = judge(&eager_in, &fused_in, None);
     if let Some(difference) = unchanged.difference {
         verdict.difference.get_or_insert(format!("inputs after the call: {difference}"));
     }
 
-    let explanation = fused.explain_with(&fused_in, forward);
-    let (explanation, runs_eager) = match explanation {
-        Ok(explanation) => {
-            super::explain::all_meant(&explanation)?;
-            (Some(explanation), None)
-        }
-        Err(error) => (None, Some(error.to_string())),
-    };
     let eager_call = || drop(fused.model().forward(&draw));
     let fused_call = || drop(fused.run_with(&draw, forward));
-    let [eager_time, fused_time] = in_turns(case.device, case.seconds, [&eager_call, &fused_call]);
+    let script_call = || with_fuser(|| script.iter().for_each(|script| drop(script.forward(&draw))));
+    let ways: [&dyn Fn(); 3] = [&eager_call, &fused_call, &script_call];
+    let ways = &ways[..2 + usize::from(script.is_some())];
+    let times = tracing::info_span!("time").in_scope(|| in_turns(case.device, case.seconds, ways));
+    let [eager_time, fused_time] = [0, 1].map(|way| times.get(way).copied().unwrap_or_default());
     let (eager_us, fused_us) = (eager_time.us, fused_time.us);
-    let mut peers_failed = BTreeMap::new();
-    let peers = match (&case.which, inputs) {
-        (Which::Zoo(entry), Inputs::Drawn(specs)) if case.seconds > 0.0 => {
-            python.times(entry.name, specs, case.seconds, &mut peers_failed)
-        }
-        _ => BTreeMap::new(),
+    // Behind the calls that are timed: a CUDA graph is captured after some.
+    let explanation = fused.explain_with(&fused_in, forward);
+    let (explanation, runs_eager) = match explanation {
+        Ok(explanation) => (Some(explanation), None),
+        Err(error) => (None, Some(error.to_string())),
     };
+    let mut peers = times_in_python(case, inputs, python, &mut peers_failed);
+    peers.extend(times.get(2).map(|&time| (String::from(script::NAME), time)));
     let e = explanation.as_ref();
     let outcome = Outcome {
         model: case.name.clone(),
@@ -189,6 +200,8 @@ fn compared(
         last_rewrite: e.and_then(|e| e.last_rewrite.clone()),
         kernels_eager: e.map_or(0, |e| e.kernels_eager),
         kernels_fused: e.map_or(0, |e| e.kernels_fused),
+        launches_eager: e.map_or(0, |e| e.kernels_eager),
+        launches_fused: e.map_or(0, |e| e.launches_fused),
         extern_ops: e.map_or(0, |e| e.extern_ops),
         eager_us,
         eager_quartiles_us: [eager_time.low, eager_time.high],
@@ -219,4 +232,26 @@ fn compared(
         repro::save(folder, case, &draw, &outcome)?;
     }
     Ok((outcome, explanation))
+}
+
+/// Times of the peers that a Python has, where anything is timed.
+fn times_in_python(
+    case: &Case,
+    inputs: &Inputs,
+    python: &mut Python,
+    failed: &mut BTreeMap<String, String>,
+) -> BTreeMap<String, Time> {
+    let asked = match &case.which {
+        Which::Zoo(entry) => Asked::Zoo(entry.name),
+        Which::File(path) => Asked::File(path, case.dtype),
+    };
+    match inputs {
+        _ if case.seconds <= 0.0 => BTreeMap::new(),
+        Inputs::Drawn(specs) => python.times(&asked, specs, case.seconds, failed),
+        Inputs::Given(_) => {
+            let why = "it draws inputs, which --input describes, and takes none of a file";
+            failed.extend(python.peers().iter().map(|peer| (peer.clone(), String::from(why))));
+            BTreeMap::new()
+        }
+    }
 }

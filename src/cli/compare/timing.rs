@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
-use crate::cli::times::Time;
+use crate::cli::times::{Time, digits};
 
 /// What a call goes through, by the shapes of its inputs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,17 +32,39 @@ impl Throughput {
             [batch, ..] => ("samples", batch),
             [] => return None,
         };
-        let per_second = |time: Time| per_call as f64 * 1e6 / time.us;
         let timed = eager.us > 0.0 && fused.us > 0.0 && per_call > 0;
-        timed.then(|| Throughput { unit, per_call, eager: per_second(eager), fused: per_second(fused) })
+        let [eager, fused] = [eager, fused].map(|time| per_second(per_call, time));
+        timed.then_some(Throughput { unit, per_call, eager, fused })
+    }
+
+    /// The fused model's, as it is said.
+    pub(crate) fn of_fused(&self) -> String {
+        self.said(self.fused)
+    }
+
+    /// Eager's, as it is said.
+    pub(crate) fn of_eager(&self) -> String {
+        self.said(self.eager)
+    }
+
+    /// So many per second, as it is said.
+    pub(crate) fn said(&self, per_second: f64) -> String {
+        format!("{} {}/s", digits(per_second), self.unit)
+    }
+
+    /// Of a peer that takes so long for a call.
+    pub(crate) fn of_peer(&self, time: Time) -> f64 {
+        per_second(self.per_call, time)
     }
 }
 
-/// Times of two ways to call a model, in turns, for so many seconds.
-pub(super) fn in_turns(device: Device, seconds: f64, ways: [&dyn Fn(); 2]) -> [Time; 2] {
-    if seconds <= 0.0 {
-        return [Time::default(); 2];
-    }
+fn per_second(per_call: i64, time: Time) -> f64 {
+    per_call as f64 * 1e6 / time.us
+}
+
+/// Times of several ways to call a model, in turns, for so many seconds; none in no time.
+pub(super) fn in_turns(device: Device, seconds: f64, ways: &[&dyn Fn()]) -> Vec<Time> {
+    let Some(first) = ways.first().filter(|_| seconds > 0.0) else { return Vec::new() };
     let sync = || {
         if let Device::Cuda(ordinal) = device {
             tch::Cuda::synchronize(ordinal as i64);
@@ -52,8 +74,8 @@ pub(super) fn in_turns(device: Device, seconds: f64, ways: [&dyn Fn(); 2]) -> [T
         ways.iter().for_each(|way| way());
     }
     sync();
-    let per_turn = turn_size(ways[0], &sync);
-    let mut times = [Vec::new(), Vec::new()];
+    let per_turn = turn_size(first, &sync);
+    let mut times = vec![Vec::new(); ways.len()];
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < end || times[0].len() < 5 {
         for (list, way) in times.iter_mut().zip(ways) {
@@ -63,7 +85,7 @@ pub(super) fn in_turns(device: Device, seconds: f64, ways: [&dyn Fn(); 2]) -> [T
             list.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(per_turn));
         }
     }
-    times.map(Time::of)
+    times.into_iter().map(Time::of).collect()
 }
 
 /// Calls of one turn, so that it takes about 5 ms.
@@ -89,6 +111,8 @@ mod tests {
             ("tokens", 512, 512e3, 1024e3)
         );
         assert_eq!(of(Tensor::zeros([8, 3, 2, 2], float)).unit, "images");
+        let slow = Throughput { eager: 0.0432, ..tokens };
+        assert_eq!((slow.of_eager(), slow.of_fused()), ("0.0432 tokens/s".into(), "1024000 tokens/s".into()));
         assert_eq!(of(Tensor::zeros([8, 16], float)).unit, "samples");
         assert_eq!(Throughput::of(&[], time(1.0), time(1.0)), None);
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::devtools::{Browser, installed};
 use super::page;
-use super::tests::{layers, layers_of_two};
+use super::tests::{layers, layers_of_two, with_operators};
 use crate::explain::{CandidateReport, CodeReport, Explanation, StepReport};
 
 /// What the scripts of a page can call.
@@ -65,6 +65,35 @@ fn a_click_and_a_search_show_what_is_there() {
         saw,
         "8 steps; fused_2; kernel @k(); fused_3; cut: predicted 9.0 us in one kernel, 4.0 us in two; 6 steps with a box closed; \
          2 of 8 steps; 2 rows; 2 steps with all closed; 1 found within; table"
+    );
+}
+
+#[test]
+fn operators_are_shown_with_their_modules_and_found_by_them() {
+    let script = "
+        press('e');
+        tap('.step[data-step=\"5\"]');
+        said.push(...all('#details ul:not(:empty)').map(list => list.textContent));
+        tap('[data-edge=\"s2-s3\"]');
+        said.push(all('#details p').map(p => p.textContent).find(text => text.includes('cut:')).split(',')[0]);
+        look('h.1.mlp.reshape');
+        said.push(one('#found').textContent);
+        look('aten::view');
+        said.push(one('#found').textContent);
+        look('h.0.mlp.up');
+        said.push(one('#found').textContent);
+        look('');
+        press('3');
+        const eager = all('#time .timeline')[1].querySelectorAll('rect');
+        said.push([...eager].map(rect => rect.dataset.step ?? 'none').join(' '));
+        eager[8].dispatchEvent(new MouseEvent('click', { bubbles: true }));
+        said.push(one('#details h2').textContent);
+    ";
+    let Some(saw) = tried(&with_operators(), script) else { return };
+    assert_eq!(
+        saw,
+        "aten::relu #5 h.1.mlp.up; aten::view #8 h.1.mlp.reshape; aten::relu #2 h.0.mlp.up → aten::relu #3 h.0.mlp.down; \
+         1 of 8 steps; 1 of 8 steps; 1 of 8 steps, 1 cut; 0 1 2 3 4 5 6 7 5 none; fused_5"
     );
 }
 

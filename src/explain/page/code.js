@@ -46,7 +46,7 @@ function showCode(at) {
     codeView.replaceChildren(el('p', { class: 'faint' }, why));
     return;
   }
-  const chip = (name, operator) => el('button', { class: 'chip', 'data-operator': operator, style: `--hue: ${(operator * 137 + 210) % 360}` }, name);
+  const chip = (name, operator) => el('button', { class: 'chip', 'data-operator': operator, style: `--hue: ${(operator * 137 + 210) % 360}`, title: moduleOf.get(name) || '' }, name);
   codeView.replaceChildren(
     el('h2', {}, nameOf(at)),
     el('div', { class: 'chips' }, ...operatorsOf(step).map(chip)),

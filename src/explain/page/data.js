@@ -1,5 +1,9 @@
 // What the page is about, and how it is said.
-const { plan, classes, times, limits, groups, links } = JSON.parse(document.getElementById('data').textContent);
+const { plan, classes, times, limits, groups, links, modules } = JSON.parse(document.getElementById('data').textContent);
+const moduleOf = new Map(Object.entries(modules));
+/// By step, the captured operators that are in it.
+const within = plan.steps.map(() => []);
+for (const operator of plan.operators) if (within[operator.step]) within[operator.step].push(operator);
 const timeOf = at => (times[at] ? times[at][0] : 0);
 const total = plan.steps.reduce((sum, _, at) => sum + timeOf(at), 0) || 1;
 /// `~` where a time is of a libtorch call that was not profiled.

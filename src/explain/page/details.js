@@ -15,10 +15,13 @@ const facts = pairs => el('dl', {}, ...pairs.filter(([, value]) => value !== nul
   .flatMap(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]));
 const toStep = (at, text) => el('button', { class: 'link', on: () => select({ step: at }, true) }, text || `${at} ${nameOf(at)}`);
 
+/// An operator with the module that it is of.
+const named = (name, shown) => el('span', {}, shown || name, moduleOf.has(name) ? el('small', { class: 'module' }, ' ', moduleOf.get(name)) : null);
+
 function tensors(title, all) {
   if (!all.length) return [];
   const row = ({ name, type, bytes, step }) => el('tr', {},
-    el('td', {}, step === null ? name : toStep(step, name)), el('td', {}, type), el('td', {}, inBytes(bytes)));
+    el('td', {}, step === null ? named(name) : toStep(step, named(name))), el('td', {}, type), el('td', {}, inBytes(bytes)));
   return [heading(title), el('table', {}, ...all.map(row))];
 }
 
@@ -35,14 +38,14 @@ function candidates(all) {
   if (!all || !all.length) return [];
   const several = new Set(all.map(other => other.operator)).size > 1;
   const row = other => el('tr', { class: other.chosen ? 'chosen' : '' },
-    el('td', { style: 'white-space:normal' }, several ? `${other.operator}: ` : '', other.schedule ?? 'libtorch\u2019s call', other.chosen ? ', taken' : ''),
+    el('td', { style: 'white-space:normal' }, several ? named(other.operator) : '', several ? ': ' : '', other.schedule ?? 'libtorch\u2019s call', other.chosen ? ', taken' : ''),
     el('td', {}, time(other.predicted_us)), el('td', {}, other.measured_us === null ? '' : time(other.measured_us)));
   return [heading('Candidates'), el('table', {}, el('tr', {}, el('th', {}, ''), el('th', {}, 'predicted'), el('th', {}, 'measured')), ...all.map(row))];
 }
 
 function cut(at) {
   const { producer, consumer, producer_step, consumer_step, verdict, remedy, bytes } = plan.edges[at];
-  const end = (step, name) => (step === null ? name : toStep(step, name));
+  const end = (step, name) => (step === null ? named(name) : toStep(step, named(name)));
   return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', inBytes(bytes), ': ', el('b', {}, verdict), remedy ? el('span', {}, ' What would change it: ', remedy, '.') : '');
 }
 
@@ -54,6 +57,7 @@ function showStep(at) {
   });
   const measured = kernel && step.schedule && step.schedule.measured ? step.schedule.us[step.schedule.choice] : null;
   const why = [step.reason, step.outer_loop, step.horizontal_refusal && `A launch of its own: ${step.horizontal_refusal}`].filter(Boolean);
+  const own = kernel ? step.operators : [step.operator], parts = within[at].map(known => known.operator).filter(name => !own.includes(name));
   const launches = kernel ? plan.steps.filter(s => s.kind === 'kernel' && s.program === step.program).length : 0;
   details.replaceChildren(
     el('h2', {}, nameOf(at)),
@@ -74,7 +78,8 @@ function showStep(at) {
       ['program', kernel ? `${step.program}, launched ${launches === 1 ? 'once' : launches + ' times'} in a call` : null],
       ['result', kernel ? null : step.result],
     ]),
-    ...(kernel ? [heading('Operators'), list(step.operators)] : []),
+    heading('Operators'), list(own.map(name => named(name))),
+    ...(parts.length ? [heading('Views, and what is a part of these'), list(parts.map(name => named(name)))] : []),
     ...(why.length ? [heading('Why'), list(why)] : []),
     ...tensors('Reads', step.reads), ...tensors('Writes', step.writes),
     ...(kernel && step.schedule ? schedule(step.schedule).filter(Boolean) : []), ...candidates(step.candidates),

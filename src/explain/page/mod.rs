@@ -13,6 +13,8 @@ mod plots;
 pub(super) mod tests;
 mod tree;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use askama::Template;
 use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
@@ -22,8 +24,10 @@ use self::tree::{Item, Tree};
 use super::diff::cuts::AlikeCutChange;
 use super::diff::{AlikeChange, AlikeOneSided};
 use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
+use super::operators::module_of;
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
+use crate::paths::folded;
 
 /// One module: its parts share their names.
 const SCRIPTS: [&str; 5] = [
@@ -43,14 +47,15 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
         limits: limits_text(plan),
         prediction: plan.prediction_text(),
         call: plan.call_text(),
-        style: include_str!("plan.css"),
+        style: concat!(include_str!("colours.css"), include_str!("plan.css")),
         scripts: SCRIPTS,
         data: embedded(&Data::of(plan)),
         totals: totals(plan),
         rows: rows(plan),
-        cuts: alike(plan),
+        cuts: cuts(plan),
         shares: plots::shares(plan),
         timeline,
+        left_out: eager_timeline.iter().filter(|part| part.at.is_none()).count(),
         eager_timeline,
         roofline: plots::roofline(plan),
         memory: plots::memory(plan),
@@ -78,10 +83,12 @@ struct Page<'a> {
     data: String,
     totals: Vec<(&'static str, String)>,
     rows: Vec<Row<'a>>,
-    cuts: Vec<Alike>,
+    cuts: Vec<Cut>,
     shares: Vec<plots::Share<'a>>,
     timeline: Vec<plots::Segment<'a>>,
     eager_timeline: Vec<plots::Segment<'a>>,
+    /// How many of them are in no step.
+    left_out: usize,
     roofline: Option<plots::Roofline<'a>>,
     memory: Option<plots::Memory>,
     plan: &'a Explanation,
@@ -108,6 +115,36 @@ impl Changes<'_> {
             changed: diff.changed_alike(),
             cuts: diff.cuts_alike(),
         }
+    }
+}
+
+/// A row of the table of cuts.
+struct Cut {
+    alike: Alike,
+    /// The modules of what gives the value, and of what takes it.
+    from: String,
+    to: String,
+    /// All of them, for a search.
+    modules: String,
+}
+
+/// The cuts of a plan, alike ones once, with the modules of their ends.
+fn cuts(plan: &Explanation) -> Vec<Cut> {
+    let cut = |alike: Alike| {
+        let edges = || alike.edges.iter().map(|&at| &plan.edges[at]);
+        let from: BTreeSet<String> = edges().map(|edge| module_of(&plan.operators, &edge.producer)).collect();
+        let to: BTreeSet<String> = edges().map(|edge| module_of(&plan.operators, &edge.consumer)).collect();
+        let all: Vec<&str> = from.union(&to).map(String::as_str).collect();
+        Cut { from: in_short(&from), to: in_short(&to), modules: all.join(" "), alike }
+    };
+    alike(plan).into_iter().map(cut).collect()
+}
+
+/// Modules by one path, `h.*.mlp`, or where their paths are of different lengths by their number.
+fn in_short(modules: &BTreeSet<String>) -> String {
+    match folded(modules.iter().map(String::as_str)).as_str() {
+        "*" if modules.len() > 1 => format!("{} modules", modules.len()),
+        path => path.to_owned(),
     }
 }
 
@@ -198,6 +235,7 @@ fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
         (if plan.is_measured() { "measured" } else { "predicted" }, time(sums.us) + &left_out),
         ("kernels", format!("{} ({} distinct)", plan.kernels_fused, plan.distinct_kernels)),
         ("libtorch calls", plan.extern_ops.to_string()),
+        ("launches", plan.launches_fused.to_string()),
         ("eager's kernels", plan.kernels_eager.to_string()),
         ("moved by kernels", bytes(sums.bytes_read + sums.bytes_written)),
         ("peak memory", format!("{}, eager {}", bytes(plan.peak_bytes_fused), bytes(plan.peak_bytes_eager))),
@@ -222,6 +260,27 @@ struct Data<'a> {
     limits: Vec<Option<String>>,
     groups: Vec<Group>,
     links: Vec<Link>,
+    /// By name of an operator, the module that it is of, where there is one.
+    modules: BTreeMap<&'a str, String>,
+}
+
+/// The module of each operator that a report names.
+fn modules_by_name(plan: &Explanation) -> BTreeMap<&str, String> {
+    let mut names: BTreeSet<&str> =
+        plan.edges.iter().flat_map(|edge| [edge.producer.as_str(), edge.consumer.as_str()]).collect();
+    names.extend(plan.operators.iter().map(|known| known.operator.as_str()));
+    for step in &plan.steps {
+        match step {
+            StepReport::Kernel { operators, .. } => names.extend(operators.iter().map(String::as_str)),
+            StepReport::Extern { operator, .. } => _ = names.insert(operator),
+        }
+        let (StepReport::Kernel { reads, writes, candidates, .. }
+        | StepReport::Extern { reads, writes, candidates, .. }) = step;
+        names.extend(reads.iter().chain(writes).map(|tensor| tensor.name.as_str()));
+        names.extend(candidates.iter().map(|candidate| candidate.operator.as_str()));
+    }
+    let known = names.into_iter().map(|name| (name, module_of(&plan.operators, name)));
+    known.filter(|(_, module)| !module.is_empty()).collect()
 }
 
 /// A box, with the layers of what is in it.
@@ -283,7 +342,7 @@ impl Data<'_> {
         let limits = plan.steps.iter().map(|step| Some(limit_text(plan, of_limit(plan, step)?))).collect();
         let times =
             plan.steps.iter().map(|step| step.time().map(|(us, source)| (us, source.text()))).collect();
-        Data { plan, classes, times, limits, groups, links }
+        Data { plan, classes, times, limits, groups, links, modules: modules_by_name(plan) }
     }
 }
 

@@ -59,7 +59,8 @@ document.querySelector('main').addEventListener('click', event => {
 
 // Search.
 const search = document.getElementById('search'), found = document.getElementById('found');
-const texts = plan.steps.map(step => [step.name, step.shape, ...(step.operators || [step.operator]), ...step.modules, step.kind === 'extern' ? 'libtorch' : ''].join(' ').toLowerCase());
+const texts = plan.steps.map((step, at) => [step.name, step.shape, ...(step.operators || [step.operator]).flatMap(name => [name, moduleOf.get(name) || '']), ...step.modules,
+  ...within[at].flatMap(({ operator, module }) => [operator, module]), step.kind === 'extern' ? 'libtorch' : ''].join(' ').toLowerCase());
 function find() {
   const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
   matches = words.length ? [...texts.keys()].filter(at => words.every(word => texts[at].includes(word))) : [];
@@ -67,7 +68,10 @@ function find() {
   const hits = new Set(matches);
   for (const row of document.querySelectorAll('#kernels tr[data-step]')) row.hidden = words.length > 0 && !hits.has(Number(row.dataset.step));
   const rows = [...document.querySelectorAll('#cuts tbody tr, #changes tbody tr')];
-  for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+  for (const row of rows) {
+    const text = `${row.textContent} ${row.dataset.modules || ''}`.toLowerCase();
+    row.hidden = !words.every(word => text.includes(word));
+  }
   cuts = rows.filter(row => row.dataset.cut !== undefined && !row.hidden).length;
   stops();
   found.textContent = words.length ? `${matches.length} of ${texts.length} steps${cuts ? `, ${cuts} cut${cuts > 1 ? 's' : ''}` : ''}` : '';

@@ -6,71 +6,71 @@
 use indexmap::IndexMap;
 
 use crate::explain::limits::class;
-use crate::explain::{Explanation, MemoryReport, StepReport, bytes, summary};
+use crate::explain::{EagerReport, Explanation, MemoryReport, StepReport, bytes, summary};
 
 /// Kernels whose share is shown.
 const MAX_SHARES: usize = 20;
 
-/// A step in the order of a call. Places are in parts of 1000 of the whole.
+/// A step or an operator in the order of a call. Places are in parts of 1000 of the whole.
 pub(super) struct Segment<'a> {
-    /// The step, where it is known.
+    /// The step, or the one that an operator of eager's is in.
     pub(super) at: Option<usize>,
     pub(super) class: &'static str,
     pub(super) name: &'a str,
+    /// Of an operator: the module that it is of.
+    pub(super) module: &'a str,
+    /// Of an operator that is in no step: why.
+    pub(super) left_out: &'a str,
     pub(super) us: f64,
     pub(super) x: f64,
     pub(super) width: f64,
 }
 
-/// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each by
-/// the step that computes it.
+impl<'a> Segment<'a> {
+    fn of_step(plan: &'a Explanation, at: usize) -> Segment<'a> {
+        let step = &plan.steps[at];
+        let name = match step {
+            StepReport::Kernel { name, .. } => name,
+            StepReport::Extern { operator, .. } => operator,
+        };
+        let us = step.us().unwrap_or(0.0);
+        Segment { at: Some(at), class: class(step), name, module: "", left_out: "", us, x: 0.0, width: 0.0 }
+    }
+
+    /// An operator as eager runs it, by its number.
+    fn of_operator(plan: &'a Explanation, number: usize) -> Segment<'a> {
+        let EagerReport { operator, module, us } = &plan.eager[number];
+        let known = plan.operators.get(number);
+        let at = known.and_then(|known| known.step);
+        let class = at.and_then(|at| plan.steps.get(at)).map_or("left-out", class);
+        let left_out = known.and_then(|known| known.left_out.as_deref()).unwrap_or_default();
+        Segment { at, class, name: operator, module, left_out, us: *us, x: 0.0, width: 0.0 }
+    }
+}
+
+/// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each in the
+/// colour of the step that it is in.
 pub(super) fn timelines(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
-    let ours = plan.known_us();
-    let eagers: f64 = plan.eager.iter().map(|operator| operator.us).sum();
-    let all = ours.max(eagers);
-    let step_of = computing(plan);
-    let steps = plan.steps.iter().enumerate().map(|(at, step)| match step {
-        StepReport::Kernel { name, .. } => (Some(at), class(step), name.as_str(), step.us().unwrap_or(0.0)),
-        StepReport::Extern { operator, .. } => {
-            (Some(at), class(step), operator.as_str(), step.us().unwrap_or(0.0))
-        }
-    });
-    let operators = plan.eager.iter().map(|operator| {
-        let at = step_of.get(operator.operator.as_str()).copied();
-        let class = at.map_or("other", |at| class(&plan.steps[at]));
-        (at, class, operator.operator.as_str(), operator.us)
-    });
+    let all = plan.known_us().max(eager_us(plan));
+    let steps = (0..plan.steps.len()).map(|at| Segment::of_step(plan, at));
+    let operators = (0..plan.eager.len()).map(|number| Segment::of_operator(plan, number));
     [in_a_row(steps, all), in_a_row(operators, all)]
 }
 
+/// Microseconds of eager's operators, where they were measured.
+fn eager_us(plan: &Explanation) -> f64 {
+    plan.eager.iter().map(|operator| operator.us).sum()
+}
+
 /// Parts one after the other, of so many microseconds in all.
-fn in_a_row<'a>(
-    parts: impl Iterator<Item = (Option<usize>, &'static str, &'a str, f64)>,
-    all: f64,
-) -> Vec<Segment<'a>> {
+fn in_a_row<'a>(parts: impl Iterator<Item = Segment<'a>>, all: f64) -> Vec<Segment<'a>> {
     let (mut x, mut row) = (0.0, Vec::new());
-    for (at, class, name, us) in parts.filter(|part| part.3 > 0.0) {
-        let width = 1000.0 * us / all;
-        row.push(Segment { at, class, name, us, x, width });
+    for part in parts.filter(|part| part.us > 0.0) {
+        let width = 1000.0 * part.us / all;
+        row.push(Segment { x, width, ..part });
         x += width;
     }
     row
-}
-
-/// The step that computes each operator.
-fn computing(plan: &Explanation) -> rustc_hash::FxHashMap<&str, usize> {
-    let mut found = rustc_hash::FxHashMap::default();
-    for (at, step) in plan.steps.iter().enumerate() {
-        match step {
-            StepReport::Kernel { operators, .. } => {
-                found.extend(operators.iter().map(|operator| (operator.as_str(), at)));
-            }
-            StepReport::Extern { operator, .. } => {
-                found.insert(operator.as_str(), at);
-            }
-        }
-    }
-    found
 }
 
 /// What a distinct kernel, or the calls of an operator, take in a call.
@@ -107,7 +107,7 @@ pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
     timed.filter(|(_, us, _)| *us > 0.0).map(share).take(MAX_SHARES).collect()
 }
 
-/// Bytes that are held over a call.
+/// Bytes that are held over the time of a call.
 pub(super) struct Memory {
     pub(super) width: f64,
     pub(super) height: f64,
@@ -119,32 +119,96 @@ pub(super) struct Memory {
     pub(super) eager: String,
     /// Horizontal lines with what they stand for.
     pub(super) lines: Vec<(f64, String)>,
+    /// Labels below: place, where the text begins or ends there, and time.
+    pub(super) columns: Vec<(f64, &'static str, String)>,
+    /// What the axis below is.
+    pub(super) axis: &'static str,
+    /// What must be said of places on it.
+    pub(super) note: String,
 }
 
-/// What is held from the first step to the last, beside what eager holds; none where neither holds anything.
+/// What is held over the time of a call, beside what eager holds; none where neither holds anything.
 pub(super) fn memory(plan: &Explanation) -> Option<Memory> {
     let MemoryReport { fused, eager } = &plan.memory;
     let most = fused.iter().chain(eager).copied().max().filter(|&most| most > 0)?;
+    let (ours, eagers) = (plan.known_us(), eager_us(plan));
+    let is_eager_timed = eagers > 0.0 && plan.eager.len() == eager.len();
+    let all = if is_eager_timed { ours.max(eagers) } else { ours };
+    let ours_ends = end_times(plan.steps.iter().map(|step| step.us().unwrap_or(0.0)), fused.len(), ours);
+    let eagers_ends = match is_eager_timed {
+        true => end_times(plan.eager.iter().map(|operator| operator.us), eager.len(), eagers),
+        false => end_times(std::iter::empty(), eager.len(), ours),
+    };
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let y = |held: u64| bottom - (bottom - TOP) * held as f64 / most as f64;
-    let points = |held: &[u64]| {
-        let x = |at: usize| LEFT + (right - LEFT) * at as f64 / held.len() as f64;
-        let step = |(at, &held): (usize, &u64)| {
-            [at, at + 1].map(|end| format!("{:.1},{:.1}", x(end), y(held))).join(" ")
+    let x = |us: f64| LEFT + (right - LEFT) * if all > 0.0 { us / all } else { us };
+    let points = |held: &[u64], ends: &[f64]| {
+        let starts = std::iter::once(0.0).chain(ends.iter().copied());
+        let step = |((&held, start), &end): ((&u64, f64), &f64)| {
+            [start, end].map(|us| format!("{:.1},{:.1}", x(us), y(held))).join(" ")
         };
-        held.iter().enumerate().map(step).collect::<Vec<_>>().join(" ")
+        held.iter().zip(starts).zip(ends).map(step).collect::<Vec<_>>().join(" ")
     };
     let line = |part: u64| (y(most * part / 4), bytes(most * part / 4));
+    let column = |part: u32| {
+        let us = all * f64::from(part) / 4.0;
+        let anchor = match part {
+            0 => "start",
+            4 => "end",
+            _ => "middle",
+        };
+        (x(us), anchor, summary::time(us))
+    };
     Some(Memory {
         width: WIDTH,
         height: HEIGHT,
         left: LEFT,
         right,
         bottom,
-        fused: points(fused),
-        eager: points(eager),
+        fused: points(fused, &ours_ends),
+        eager: points(eager, &eagers_ends),
         lines: (0..=4).map(line).collect(),
+        columns: if all > 0.0 { (0..=4).map(column).collect() } else { Vec::new() },
+        axis: match (all > 0.0, plan.is_measured()) {
+            (true, true) => "time within the call, as measured",
+            (true, false) => "time within the call, as predicted",
+            (false, _) => "from the first step to the last",
+        },
+        note: memory_note(plan.unknown(), is_eager_timed),
     })
+}
+
+/// Where each of `count` parts ends that take so long one after the other. Where their times are not known, they share `all` evenly, or 1
+/// where that is not known either.
+fn end_times(us: impl Iterator<Item = f64>, count: usize, all: f64) -> Vec<f64> {
+    let mut end = 0.0;
+    let ends: Vec<f64> = us
+        .map(|us| {
+            end += us;
+            end
+        })
+        .collect();
+    if ends.len() == count && end > 0.0 {
+        return ends;
+    }
+    let all = if all > 0.0 { all } else { 1.0 };
+    (1..=count).map(|at| all * at as f64 / count as f64).collect()
+}
+
+fn memory_note(untimed: usize, is_eager_timed: bool) -> String {
+    let eager = match is_eager_timed {
+        true => "Both are over their own time, on one scale.",
+        false => {
+            "Eager's operators were not timed (explain --profile does) and are spread evenly over the time of this plan."
+        }
+    };
+    match untimed {
+        0 => String::from(eager),
+        1 => format!("{eager} A libtorch call of which no time is known has its place, without a width."),
+        calls => format!(
+            "{eager} {calls} libtorch calls of which no time is known have their places, without a width."
+        ),
+    }
 }
 
 pub(super) const WIDTH: f64 = 640.0;

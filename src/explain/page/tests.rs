@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::CompileReport;
-use crate::explain::{EdgeReport, MachineReport, PassReport, TensorReport};
+use crate::explain::{EagerReport, EdgeReport, MachineReport, OperatorReport, PassReport, TensorReport};
 
 fn tensor(name: &str, step: Option<usize>) -> TensorReport {
     TensorReport { name: name.to_owned(), ty: String::from("f32[4,8]"), bytes: 128, step }
@@ -53,12 +53,14 @@ pub(in crate::explain) fn call(operator: &str, predicted_us: Option<f64>) -> Ste
 }
 
 fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
+    let held = vec![64; steps.len()];
     Explanation {
         version: crate::explain::REPORT_VERSION,
         note: None,
         planned_for: None,
         ops_captured: steps.len(),
         kernels_fused: steps.len(),
+        launches_fused: steps.len(),
         distinct_kernels: steps.len(),
         extern_ops: 0,
         kernels_eager: steps.len(),
@@ -87,7 +89,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         tolerances: Vec::new(),
         unmatched: Vec::new(),
         edges,
-        memory: crate::explain::MemoryReport { fused: vec![64; 2], eager: vec![128, 256] },
+        memory: crate::explain::MemoryReport { fused: held, eager: vec![128, 256] },
         code: Vec::new(),
         source: None,
     }
@@ -266,6 +268,84 @@ fn a_page_has_a_row_for_each_step_and_asks_for_nothing() {
             .clone()
             .all(|text| text.starts_with("http://www.w3.org/2000/svg") || text.starts_with("http-equiv"))
     );
+}
+
+/// An operator of a module, with the step that it is in.
+fn operator(number: usize, name: &str, module: &str, step: Option<usize>) -> OperatorReport {
+    let left_out = step.is_none().then(|| String::from("nothing that a call gives back needs it"));
+    OperatorReport { operator: format!("{name} #{number}"), module: module.to_owned(), step, left_out }
+}
+
+/// [`layers_of_two`], whose operators have modules: views are in the steps that read them, and one operator is in no step.
+pub(super) fn with_operators() -> Explanation {
+    let mut plan = layers_of_two();
+    let named =
+        |(at, step): (usize, &StepReport)| operator(at, "aten::relu", &tree::modules(step)[0], Some(at));
+    plan.operators = plan.steps.iter().enumerate().map(named).collect();
+    plan.operators.push(operator(8, "aten::view", "h.1.mlp.reshape", Some(5)));
+    plan.operators.push(operator(9, "aten::neg", "unused", None));
+    plan.edges[0].producer = String::from("aten::relu #2");
+    plan.edges[0].consumer = String::from("aten::relu #3");
+    plan.eager = (plan.operators.iter())
+        .map(|known| EagerReport { operator: known.operator.clone(), module: known.module.clone(), us: 4.0 })
+        .collect();
+    plan
+}
+
+#[test]
+fn cuts_name_the_modules_of_their_ends() {
+    let page = page(&with_operators(), "a model", None);
+    let row = "data-modules=\"h.0.mlp.down h.0.mlp.up\"";
+    assert_eq!(page.matches(row).count(), 1);
+    let ends =
+        ["up", "down"].map(|part| format!("<td>relu <small class=\"module\">h.0.mlp.{part}</small></td>"));
+    assert!(page.contains(&ends.concat()), "{ends:?}");
+}
+
+#[test]
+fn an_operator_of_eagers_has_the_colour_of_the_step_that_it_is_in() {
+    let plan = with_operators();
+    let [ours, eagers] = plots::timelines(&plan);
+    // On one scale: eager's ten operators take 40 us, the eight steps 16 us.
+    assert_eq!((ours.len(), ours[7].x + ours[7].width), (8, 400.0));
+    let of = |number: usize| (eagers[number].at, eagers[number].class, eagers[number].left_out);
+    assert_eq!(of(1), (Some(1), "pointwise", ""));
+    assert_eq!(of(8), (Some(5), "pointwise", ""));
+    assert_eq!(of(9), (None, "left-out", "nothing that a call gives back needs it"));
+    let page = page(&plan, "a model", None);
+    assert!(page.contains("<title>aten::view #8 of h.1.mlp.reshape: 4.0 µs, in step 5</title>"));
+    assert!(page.contains("in no step: nothing that a call gives back needs it"));
+    assert!(page.contains("in the colours of the steps that they are in; 1 that are in no step are pale"));
+}
+
+/// The places of a line's points, from the left to the right.
+fn across(points: &str) -> Vec<f64> {
+    let place = |point: &str| point.split(',').next().and_then(|x| x.parse().ok());
+    points.split(' ').filter_map(place).collect()
+}
+
+#[test]
+fn memory_is_shown_over_the_time_of_a_call() {
+    let mut plan = layers_of_two();
+    if let StepReport::Kernel { predicted_us, .. } = &mut plan.steps[0] {
+        *predicted_us = 14.0;
+    }
+    plan.steps[7] = call("aten::sort #7", None);
+    // Half of the time is the first step's; a call of which nothing is known has no width.
+    let plot = plots::memory(&plan).unwrap();
+    let (width, fused) = (plot.right - plot.left, across(&plot.fused));
+    let part = |x: f64| ((x - plot.left) / width * 100.0).round();
+    assert_eq!(fused.iter().map(|&x| part(x)).collect::<Vec<_>>()[..4], [0.0, 54.0, 54.0, 62.0]);
+    assert_eq!((part(fused[13]), part(fused[14]), part(fused[15])), (100.0, 100.0, 100.0));
+    assert_eq!(across(&plot.eager).iter().map(|&x| part(x)).collect::<Vec<_>>(), [0.0, 50.0, 50.0, 100.0]);
+    assert_eq!((plot.axis, plot.columns[4].2.as_str()), ("time within the call, as predicted", "26.0 us"));
+    assert!(plot.note.contains("spread evenly") && plot.note.contains("A libtorch call of which no time"));
+    // Eager's own times where they were measured.
+    let mut plan = with_operators();
+    plan.memory.eager = vec![256; 10];
+    let plot = plots::memory(&plan).unwrap();
+    let [fused, eager] = [&plot.fused, &plot.eager].map(|line| across(line).last().copied().unwrap());
+    assert_eq!((part(fused), part(eager), plot.columns[4].2.as_str()), (40.0, 100.0, "40.0 us"));
 }
 
 #[test]

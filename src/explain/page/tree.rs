@@ -116,7 +116,7 @@ impl Tree {
 /// What an edge goes through: a box, and from what in it to what in it; none where from or to the outside.
 pub(super) type Crossing = (usize, Option<Item>, Option<Item>);
 
-fn modules(step: &StepReport) -> &[String] {
+pub(super) fn modules(step: &StepReport) -> &[String] {
     match step {
         StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. } => modules,
     }
