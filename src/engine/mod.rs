@@ -30,6 +30,7 @@ mod perf_map;
 mod prepack;
 mod products;
 mod profile;
+mod run_delay;
 mod schedules;
 mod script_modules;
 mod slots;

@@ -1,6 +1,6 @@
 //! Times products on a processor or a GPU that libtorch and kernels of ours both compute, on scratch tensors of the same types.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -20,6 +20,7 @@ use tilefuse_fusion::{
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
 use super::measure::{Progress, Remembered, in_turns};
+use super::run_delay::run_delay;
 use super::steps::new_call;
 use crate::Error;
 use crate::torch::{Call, DeviceId, Meta, as_strided_of, cuda_stream, empty_strided};
@@ -44,8 +45,12 @@ const MAX_GPU_ROUNDS: usize = 9;
 /// How much the middle half of the rounds may differ in how long one side takes in the time of the other.
 const MAX_SPREAD: f64 = 1.3;
 
-/// How many times as long as predicted a side may take, and the least prediction that this is asked of, in microseconds: a wait for
-/// one thread takes milliseconds.
+/// How long the threads of a run may wait for a processor, all together, in the time of the run: a slice of the scheduler's takes
+/// milliseconds.
+const MAX_WAITING: f64 = 0.25;
+
+/// How many times as long as predicted a side may take, and the least prediction that this is asked of, in microseconds: not every
+/// system tells how long threads wait, and none what a host does with its guests' processors.
 const MAX_MISPREDICTED: f64 = 10.0;
 const MIN_JUDGED_US: f64 = 50.0;
 
@@ -281,7 +286,7 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
 
 /// What kernel and call of a product took, in microseconds.
 static KNOWN: Remembered<(f64, f64)> =
-    Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 8"), |_| true);
+    Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 9"), |_| true);
 
 fn known(what: &str) -> Option<Times> {
     let (generated_us, library_us) = KNOWN.get(what)?;
@@ -502,12 +507,22 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     // what takes shorter than that runs twice, and the shorter run counts. Events on a GPU time none of that.
     let on_host = product.target == Target::Host;
     let latest = [Cell::new(Duration::ZERO), Cell::new(Duration::ZERO)];
+    let undisturbed = RefCell::new(Vec::new());
+    let once = |side: usize| -> Result<(bool, Duration), Error> {
+        let before = if on_host { run_delay() } else { None };
+        let time = sides[side]()?;
+        let waited = before.and_then(|before| Some(run_delay()?.saturating_sub(before)));
+        Ok((waited.is_some_and(|waited| waited > time.mul_f64(MAX_WAITING)), time))
+    };
     let time = |side: usize| {
-        let mut time = sides[side]()?;
-        if on_host && latest[side].get() < MAX_SETTLED_TIME && time < MAX_SIDE_TIME {
-            time = time.min(sides[side]()?);
+        let mut run = once(side)?;
+        if on_host && latest[side].get() < MAX_SETTLED_TIME && run.1 < MAX_SIDE_TIME {
+            // One that waited comes behind one that did not.
+            run = run.min(once(side)?);
         }
+        let (waited, time) = run;
         latest[side].set(time);
+        undisturbed.borrow_mut().push(!waited);
         Ok(time.as_secs_f64() * 1e6)
     };
     let most = if on_host { MAX_ROUNDS } else { MAX_GPU_ROUNDS };
@@ -518,7 +533,12 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
             || (rounds < MIN_ROUNDS && shortest < 2 * MAX_SIDE_TIME)
     })?;
     debug_assert!(product.tensors.iter().all(|tensor| tensor.numel() > 0));
-    let rounds = times[1].iter().zip(&times[0]).map(|(&ours, &theirs)| [ours, theirs]).collect::<Vec<_>>();
+    // The first two are of the warm-up.
+    let undisturbed = undisturbed.into_inner();
+    let undisturbed = undisturbed.chunks_exact(2).skip(1).map(|sides| sides.iter().all(|&side| side));
+    let rounds = times[1].iter().zip(&times[0]).map(|(&ours, &theirs)| [ours, theirs]);
+    let rounds: Vec<_> =
+        rounds.zip(undisturbed).filter_map(|(round, counts)| counts.then_some(round)).collect();
     Ok((judged(&rounds), begin.elapsed()))
 }
 
