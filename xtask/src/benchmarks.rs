@@ -4,6 +4,7 @@
 //! is said by [`tables`]; of rows that were measured more than once, the newest is taken.
 
 mod picture;
+mod predictions;
 mod render;
 mod results;
 mod tables;

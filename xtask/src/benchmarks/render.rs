@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 
+use super::predictions::predictions;
 use super::results::{Results, Row};
 use super::tables::{
     ALL_OTHERS, COMPILED, COMPILED_ON, Cell, Contender, EAGER, Extra, FACTS, Fact, HEADLINES, HIGHLIGHTS,
-    Highlight, Shown, TABLES, Table,
+    Highlight, PREDICTIONS, Shown, TABLES, Table,
 };
 
 /// Times within this factor of the fastest are as fast.
@@ -28,6 +29,7 @@ pub(super) fn sections(results: &Results) -> Result<BTreeMap<String, String>> {
     sections.insert("highlights".into(), highlights(results)?);
     sections.insert("gpu-compile".into(), compiled(results)?);
     sections.insert("facts".into(), facts(results)?);
+    sections.insert("predictions".into(), predictions(results, PREDICTIONS)?);
     Ok(sections)
 }
 

@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::predictions::Kernel;
+
 /// What was measured on one kind of machine.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -53,6 +55,11 @@ impl Row {
     pub(super) fn compile(&self, contender: &str) -> Option<f64> {
         let peer = &self.value["peer_compile_ms"][contender];
         if contender == "tilefuse" { self.value["compile_ms"].as_f64() } else { peer.as_f64() }
+    }
+
+    /// The kernels of a row of kind `prediction`.
+    pub(super) fn kernels(&self) -> Result<Vec<Kernel>> {
+        serde_json::from_value(self.value["kernels"].clone()).context("no kernels")
     }
 
     /// A number by its JSON pointer; of several, the median.

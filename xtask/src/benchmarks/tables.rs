@@ -6,7 +6,7 @@ const H200: Machine = Machine {
     short: "H200",
     files: &["h200_2026-11-21", "h200_2026-11-22", "h200_2026-11-27", "h200_2026-11-28"],
 };
-const CPU: Machine = Machine { short: "CPU", files: &["cpu_2026-11-23_amx"] };
+const CPU: Machine = Machine { short: "CPU", files: &["cpu_2026-11-23_amx", "cpu_2026-11-28"] };
 const SLOW_CPU: Machine = Machine { short: "CPU, 2.06 GHz", files: &["cpu_2026-11-23"] };
 
 /// The name and the shape of rows (all shapes where it is empty), and their label; `{0}` is the shape's first part.
@@ -413,4 +413,12 @@ pub(super) const HEADLINES: [(&str, &str); 4] = [
     ("gpu-models-bf16", "models, H200, bf16"),
     ("cpu-kernels-f32", "kernels, CPU with two threads, f32"),
     ("cpu-models-f32", "models, CPU with two threads, f32"),
+];
+
+/// Models whose kernels are shown as predicted and as measured, in which type, and what they are called.
+pub(super) const PREDICTIONS: &[(&Machine, &str, &str, &str)] = &[
+    (&H200, "gpt2", "bf16", "GPT-2, 8 × 1024"),
+    (&H200, "resnet50", "bf16", "ResNet-50, 64 images"),
+    (&CPU, "gpt2", "f32", "GPT-2, 1 × 128"),
+    (&CPU, "resnet50", "f32", "ResNet-50, one image"),
 ];
