@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 
+use num_integer::gcd;
 use smallvec::SmallVec;
 use tilefuse_block::affine::{Affine, Base, Facts, Prefix};
 use tilefuse_block::{Literal, Op, OpKind, Program, ScalarFn, Value};
@@ -342,10 +343,6 @@ fn reversed(of: Counted) -> Counted {
         Counted::Loop(_) => of,
         Counted::Axis(_) | Counted::Other => Counted::Other,
     }
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Whether two sums over the same scalars are never equal.

@@ -3,6 +3,7 @@
 //! An expression is `constant + Σ coefficient · atom`, where an atom is a variable, a floor quotient or a floor
 //! remainder of an expression by a positive constant. Expressions are interned, so equal ones are identical.
 
+use num_integer::gcd;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -397,14 +398,6 @@ fn add_into(sum: &mut Linear, other: &Linear, factor: i64) {
             Err(_) => {}
         }
     }
-}
-
-fn gcd(a: i64, b: i64) -> i64 {
-    let (mut a, mut b) = (a.abs(), b.abs());
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]

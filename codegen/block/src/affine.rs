@@ -267,7 +267,7 @@ impl<'a> Cx<'a> {
         {
             interval.hi = first + (interval.hi - first) / by * by;
         }
-        let divisible_by = interval::gcd(lo.divisible_by, step.divisible_by);
+        let divisible_by = num_integer::gcd(lo.divisible_by, step.divisible_by);
         let Some(&value) = region.args.first() else { return };
         if let Some(Some(facts)) = self.facts.get_mut(value.index()) {
             facts.interval = interval;

@@ -17,6 +17,7 @@
 //! the stride, which taps its pixels read is known when the program is written; else that depends on the instance, whose loop
 //! goes through every so manieth tap.
 
+use num_integer::gcd;
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Carried, Tile, both, div_rem, for_range, scalar, select};
 
@@ -302,8 +303,4 @@ fn where_reached(is_reached: Option<Tile>, high: Tile) -> Tile {
 /// A number as an index.
 fn int(value: u64) -> Tile {
     scalar(Elem::I32, value)
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -91,14 +91,6 @@ impl Interval {
     }
 }
 
-/// The greatest common divisor; 0 is divisible by everything.
-pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 /// The largest power of two that divides; 0 stays.
 pub(crate) fn power_of_two_part(x: u64) -> u64 {
     x & x.wrapping_neg()

@@ -1,8 +1,9 @@
 //! The facts of a result from those of the operands.
 
+use num_integer::gcd;
 use smallvec::SmallVec;
 
-use super::interval::{Interval, gcd, power_of_two_part};
+use super::interval::{Interval, power_of_two_part};
 use super::{Base, Cx, Facts, Prefix};
 use crate::eval;
 use crate::program::{Assumption, Op, OpKind, Value};
