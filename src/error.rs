@@ -121,6 +121,7 @@ impl Error {
                 "use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`)"
             }
             Error::Functionalize(E::OverlappingWrite { .. }) => "write a copy of the tensor",
+            Error::Functionalize(E::ReadsWritten { .. }) => "pass a copy of what is read",
             Error::Functionalize(E::OpaqueView { .. }) => {
                 "write the tensor itself, or a view of the same type"
             }

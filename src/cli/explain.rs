@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
     /// End with status 1 where the plan costs more than the older one by more than this: 5% or 0.05 of its predicted time, kernels,
-    /// libtorch calls, bytes or peak memory.
+    /// launches, libtorch calls, bytes or peak memory.
     #[arg(long, value_name = "PART", value_parser = part, requires = "diff")]
     fail_on_regression: Option<f64>,
     /// Show the program after this pass instead of the plan; may be given several times.
@@ -192,7 +192,7 @@ fn show_diff(args: &Args, path: &Path, plan: &crate::Explanation, name: &str) ->
     let worse: Vec<String> = diff
         .regressions(part)
         .iter()
-        .map(|total| format!("{} {:.1} -> {:.1}", total.name, total.old, total.new))
+        .map(|total| format!("{} {} -> {}", total.name, total.before(), total.now()))
         .collect();
     if worse.is_empty() {
         return Ok(());

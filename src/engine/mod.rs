@@ -57,6 +57,7 @@ pub(crate) use module_paths::{common_path, nodes_of, step_modules};
 pub(crate) use operator_flow::OperatorFlow;
 pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
+pub(crate) use run_delay::Waiting;
 pub(crate) use step_times::{StepTimes, units};
 pub use tolerance::ToleranceReport;
 pub(crate) use workspaces::Pool as WorkspacePool;

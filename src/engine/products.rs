@@ -20,7 +20,7 @@ use tilefuse_fusion::{
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
 use super::measure::{Progress, Remembered, in_turns};
-use super::run_delay::run_delay;
+use super::run_delay::Waiting;
 use super::steps::new_call;
 use crate::Error;
 use crate::torch::{Call, DeviceId, Meta, as_strided_of, cuda_stream, empty_strided};
@@ -509,10 +509,10 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     let latest = [Cell::new(Duration::ZERO), Cell::new(Duration::ZERO)];
     let undisturbed = RefCell::new(Vec::new());
     let once = |side: usize| -> Result<(bool, Duration), Error> {
-        let before = if on_host { run_delay() } else { None };
+        let waiting = on_host.then(Waiting::begin);
         let time = sides[side]()?;
-        let waited = before.and_then(|before| Some(run_delay()?.saturating_sub(before)));
-        Ok((waited.is_some_and(|waited| waited > time.mul_f64(MAX_WAITING)), time))
+        let part = waiting.and_then(|waiting| waiting.part());
+        Ok((part.is_some_and(|part| part > MAX_WAITING), time))
     };
     let time = |side: usize| {
         let mut run = once(side)?;

@@ -1,9 +1,29 @@
 //! How long threads wait for a processor, which others have: of Linux's `schedstat`, `Documentation/scheduler/sched-stats.rst`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long threads wait while something runs.
+pub(crate) struct Waiting {
+    before: Option<Duration>,
+    start: Instant,
+}
+
+impl Waiting {
+    /// From now on.
+    pub(crate) fn begin() -> Waiting {
+        Waiting { before: run_delay(), start: Instant::now() }
+    }
+
+    /// How long they have waited since, all together, in the time that has passed.
+    pub(crate) fn part(&self) -> Option<f64> {
+        let passed = self.start.elapsed();
+        let waited = run_delay()?.saturating_sub(self.before?);
+        Some(waited.as_secs_f64() / passed.as_secs_f64().max(1e-9))
+    }
+}
 
 /// How long the threads of this process have been ready to run and had no processor, all together; none where the system does not tell.
-pub(super) fn run_delay() -> Option<Duration> {
+fn run_delay() -> Option<Duration> {
     let threads = std::fs::read_dir("/proc/self/task").ok()?;
     let mut sum = None;
     for thread in threads.flatten() {

@@ -89,12 +89,12 @@ impl TotalChange {
     }
 
     /// What there was.
-    pub(super) fn before(&self) -> String {
+    pub(crate) fn before(&self) -> String {
         self.shown(self.old)
     }
 
     /// What there is.
-    pub(super) fn now(&self) -> String {
+    pub(crate) fn now(&self) -> String {
         self.shown(self.new)
     }
 
@@ -301,6 +301,7 @@ fn totals(old: &Explanation, new: &Explanation) -> Vec<TotalChange> {
         change("predicted time of kernels, us", a.predicted_us, b.predicted_us, true),
         change("known time of all steps, us", old.known_us(), new.known_us(), false),
         change("kernels", a.kernels as f64, b.kernels as f64, true),
+        change("launches", a.launches as f64, b.launches as f64, true),
         change("libtorch calls", a.extern_calls as f64, b.extern_calls as f64, true),
         change("bytes read by kernels", a.bytes_read as f64, b.bytes_read as f64, true),
         change("bytes written by kernels", a.bytes_written as f64, b.bytes_written as f64, true),

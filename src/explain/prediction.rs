@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::summary::time;
 use super::{Explanation, StepReport};
 
+/// How long threads may wait for a processor before the times say more of other processes than of the plan.
+const MAX_WAITING: f64 = 0.1;
+
 /// Predicted times of kernels beside measured ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prediction {
@@ -58,19 +61,26 @@ impl Explanation {
         Some(1.0 - self.totals().measured_us? / call_us)
     }
 
-    /// The time of a whole call beside that of its steps, as a line; empty where it was not measured.
+    /// The time of a whole call beside that of its steps, as a line, which says as well where others had the processors meanwhile; empty
+    /// where it was not measured.
     pub(super) fn call_text(&self) -> String {
-        match (self.call_us, self.totals().measured_us, self.unexplained()) {
-            (Some(call), Some(steps), Some(part)) => {
-                format!(
-                    "call: {}, of which steps take {}; {:.1} % are in none",
-                    time(call),
-                    time(steps),
-                    100.0 * part
-                )
-            }
-            _ => String::new(),
-        }
+        let (Some(call), Some(steps), Some(part)) =
+            (self.call_us, self.totals().measured_us, self.unexplained())
+        else {
+            return String::new();
+        };
+        let (call, steps) = (time(call), time(steps));
+        let rest = match part {
+            0.0.. => format!("of which steps take {steps}; {:.1} % are in none", 100.0 * part),
+            _ => format!("steps timed one by one {steps}"),
+        };
+        let busy = self.waiting.filter(|&part| part > MAX_WAITING).map_or_else(String::new, |part| {
+            format!(
+                "; other processes had the processors: threads waited for {:.0} % of the time",
+                100.0 * part
+            )
+        });
+        format!("call: {call}, {rest}{busy}")
     }
 
     /// Predicted times beside measured ones as a line; empty where nothing was measured.
@@ -166,6 +176,11 @@ mod tests {
                 && plan.html("a model").contains(line)
         );
         plan.call_us = Some(30.0);
-        assert!(plan.call_text().ends_with("steps take 36.0 us; -20.0 % are in none"));
+        assert!(plan.call_text().ends_with(", steps timed one by one 36.0 us"));
+        plan.waiting = Some(0.05);
+        assert!(plan.call_text().ends_with("36.0 us"));
+        plan.waiting = Some(0.5);
+        let busy = "; other processes had the processors: threads waited for 50 % of the time";
+        assert!(plan.call_text().ends_with(busy) && plan.summary().contains("threads waited for"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
@@ -332,6 +333,10 @@ pub struct Explanation {
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_us: Option<f64>,
+    /// On a CPU, how long threads waited for processors that others had while the plan was profiled, all together, in the time that this
+    /// took; none where the system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<f64>,
     /// The operators as eager runs them, where the plan was profiled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub eager: Vec<EagerReport>,
@@ -469,26 +474,33 @@ impl Explanation {
                 }
             }
         });
-        let edges = plan.decisions.iter().map(|d| {
+        let mut edges: Vec<EdgeReport> = Vec::new();
+        // What an operator reads several times, itself or in several parts of its computation, is handed over once.
+        let mut seen = FxHashSet::default();
+        for d in &plan.decisions {
             let (producer_step, consumer_step) = flow.ends(d);
             // Kernels that could not be merged over this edge may have become one over others.
             let together = producer_step.is_some() && producer_step == consumer_step;
             let verdict = if together && !d.verdict.is_fused() { &Verdict::Fused } else { &d.verdict };
+            let (consumer, text) = (origin(d.consumer), verdict.to_string());
+            if !seen.insert((d.producer, consumer.clone(), consumer_step, text.clone())) {
+                continue;
+            }
             let bytes = plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum();
-            EdgeReport {
+            edges.push(EdgeReport {
                 producer: origin(d.producer),
-                consumer: origin(d.consumer),
+                consumer,
                 producer_step,
                 consumer_step,
-                verdict: verdict.to_string(),
+                verdict: text,
                 remedy: verdict.remedy(),
                 fused: verdict.is_fused(),
                 hinted: verdict.is_hinted(),
                 unmet: d.demanded && !verdict.is_fused(),
                 bytes,
                 cost_us: profile.map(|profile| verdict.cost_us(bytes, profile)),
-            }
-        });
+            });
+        }
         let updates = plan.updates.iter().zip(&plan.copied).map(|((target, _), copied)| UpdateReport {
             target: match plan.graph.node(*target).op {
                 Op::Input(position) => format!("input {position}"),
@@ -527,11 +539,12 @@ impl Explanation {
             operators: operators(plan, planned.modules, planned.operators),
             steps: steps.collect(),
             call_us: None,
+            waiting: None,
             eager: Vec::new(),
             updates: updates.collect(),
             tolerances: Vec::new(),
             unmatched: Vec::new(),
-            edges: edges.collect(),
+            edges,
             programs: plan.programs.iter().map(ToString::to_string).collect(),
             memory: MemoryReport { fused: plan.held_bytes(), eager: planned.eager.held_bytes.clone() },
             code: Vec::new(),

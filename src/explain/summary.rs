@@ -414,7 +414,7 @@ pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
     text
 }
 
-/// The cuts over which most bytes go, alike ones once, and each reason behind all those that have it.
+/// The cuts that cost most, alike ones once, and each reason behind all those that have it.
 pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
     let alike = alike(plan);
     if alike.is_empty() {

@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::table::{Entry, Outcome};
 use super::{Engine, Forward};
-use crate::engine::{Addresses, CallTimes, Compiled, Stop, median};
+use crate::engine::{Addresses, CallTimes, Compiled, Stop, Target, Waiting, median};
 use crate::torch::{GeneratorState, GlobalState, Trace};
 use crate::{Error, Explanation};
 
@@ -24,6 +24,8 @@ impl Engine {
         let Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) = entry.as_deref() else {
             return Err(Error::RunsEager(String::from("there is no plan that could be measured")));
         };
+        // On a GPU, times are those of its own clock.
+        let waiting = (compiled.target() == Target::Host).then(Waiting::begin);
         let span = tracing::info_span!("profile", steps = compiled.plan.steps.len()).entered();
         let steps = compiled.profile(inputs, &data, state.threads()).map_err(|stop| match stop {
             Stop::Failed(error) => error,
@@ -32,7 +34,9 @@ impl Engine {
         drop(span);
         let _span = tracing::info_span!("profile eager's operators").entered();
         let eager = self.eager_times(compiled, inputs, forward)?;
-        Ok(plan.with_profile(&steps, &eager))
+        let mut plan = plan.with_profile(&steps, &eager);
+        plan.waiting = waiting.and_then(|waiting| waiting.part());
+        Ok(plan)
     }
 
     /// Microseconds of each operator that the model calls, by its number.

@@ -208,6 +208,7 @@ impl Recorder {
     pub(super) fn see(&mut self, t: &Tensor, origin: Option<Origin>) -> Result<TensorId, Error> {
         let meta = Meta::of(t)?;
         if let Some(&id) = self.by_impl.get(&meta.tensor_impl) {
+            self.check_storage(id, &meta, "");
             return Ok(id);
         }
         let id = TensorId(self.seen.len() as u32);
@@ -291,6 +292,13 @@ impl Recorder {
         Some((id, self.storages.get_mut(id.0 as usize)?))
     }
 
+    /// `set_data` gives a tensor the memory of another one outside of operators.
+    fn check_storage(&mut self, id: TensorId, now: &Meta, op: &str) {
+        if self.seen.get(id.0 as usize).is_some_and(|seen| seen.meta.storage != now.storage) {
+            self.refuse(op, RefusalKind::MetadataChange);
+        }
+    }
+
     fn refuse(&mut self, op: &str, kind: RefusalKind) {
         let event = self.events.len();
         if self.refusals.last().is_none_or(|r| r.event != event || r.kind != kind) {
@@ -326,7 +334,9 @@ impl Recorder {
         for t in args.iter().flat_map(Arg::tensors) {
             self.watch(t, false);
             if let Some(handle) = self.tensor(t) {
-                before.push((t, Meta::of(&handle)?));
+                let now = Meta::of(&handle)?;
+                self.check_storage(t, &now, &s.op);
+                before.push((t, now));
             }
         }
         let event = Event {

@@ -407,3 +407,96 @@ fn calls_of_elements_that_overlap_keep_the_order_of_dimensions() {
         }
     }
 }
+
+/// What an operator reads of memory that it writes as another argument depends on the order in which libtorch writes, unless each element
+/// is computed of the same elements alone: such calls run eager. On a GPU they have no order.
+#[test]
+fn what_is_written_is_read_as_another_argument() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let device = Device::Cpu;
+    let x = || -> Vec<Vec<Tensor>> { (1..5).map(|factor| vec![iota(&[6, 4], device) * factor]).collect() };
+    let eager = |own: &[Tensor], model: &Model| {
+        let stats = beside_eager(own, &x(), model);
+        assert!(stats.fused_calls == 0 && stats.eager_calls.len() == 1, "{stats:?}");
+        let reason = stats.eager_calls.keys().next().cloned().unwrap_or_default();
+        assert!(
+            reason.contains("reads elements that it writes as another argument: pass a copy"),
+            "{reason}"
+        );
+    };
+    eager(&[], &|_, x| {
+        let mut y = &x[0] * 2.0;
+        let (mask, source) = (x[0].gt(0.0), y.shallow_clone());
+        vec![y.masked_scatter_(&mask, &source) * 1.5]
+    });
+    eager(&[], &|_, x| {
+        let rows = Tensor::from_slice(&[1i64, 2, 0, 3, 5, 4]);
+        let mut column = x[0].select(1, 0);
+        let values = column.slice(0, 0, 6, 1);
+        vec![column.index_put_(&[Some(&rows)], &values, false) + 1.0]
+    });
+    let statistics = [iota(&[4], device).abs() + 0.5, iota(&[4], device).abs() + 1.0];
+    eager(&statistics, &|own, x| {
+        vec![x[0].batch_norm(
+            Some(&own[0]),
+            None::<&Tensor>,
+            Some(&own[0]),
+            Some(&own[1]),
+            true,
+            0.5,
+            1e-5,
+            false,
+        )]
+    });
+    // Element by element.
+    is_fused(&[], &x()[0], &|_, x| {
+        let mut y = &x[0] * 2.0;
+        let same = y.shallow_clone();
+        let _ = y.g_add_(&same);
+        let _ = Tensor::exp_out(&y, &same);
+        vec![y * 1.5]
+    });
+}
+
+/// A tensor whose memory is exchanged outside of operators is not followed.
+#[test]
+fn the_memory_of_a_tensor_is_exchanged() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let x =
+            || -> Vec<Vec<Tensor>> { (1..5).map(|factor| vec![iota(&[2, 3], device) * factor]).collect() };
+        let own = [iota(&[2, 3], device)];
+        let computed: &Model = &|_, x| {
+            let (mut y, z) = (&x[0] * 2.0, &x[0] * 3.0);
+            y.set_data(&z);
+            vec![y * 1.0]
+        };
+        let weight: &Model = &|own, x| {
+            let mut y = &x[0] * 2.0;
+            y.set_data(&own[0]);
+            vec![y * 1.0]
+        };
+        for model in [computed, weight] {
+            let stats = beside_eager(&own, &x(), model);
+            assert_eq!(stats.fused_calls, 0, "{stats:?}");
+        }
+    }
+}
+
+/// Copies of elements around an operand, into a tensor that is there.
+#[test]
+fn strides_over_a_storage_into_another_tensor() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let model: &Model = &|_, x| {
+            let y = Tensor::zeros([4, 6], (Kind::Float, x[0].device()));
+            let _ = Tensor::as_strided_copy_out(&y, &x[0], [4, 6], [1, 4], 0);
+            vec![y + 1.0]
+        };
+        let stats = beside_eager(&[], &[1, 2, 3].map(|factor| vec![iota(&[6, 4], device) * factor]), model);
+        assert_eq!(stats.fused_calls, 0, "{stats:?}");
+    }
+}

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::error::FunctionalizeError;
 use super::inplace::{self, Write};
-use super::overlap::{collide, repeats};
+use super::overlap::{collide, repeats, same_view};
 use super::state::{Arguments, Parent, Result, State, View, map_arg, no_tensor, without_args};
 use super::views::{self, Relation, ViewCall};
 use crate::args::Args;
@@ -34,7 +34,10 @@ impl State<'_> {
             return self.pure_call(index, call, args);
         }
         if self.reads_what_it_writes(call, &writes) {
-            return Err(FunctionalizeError::OverlappingWrite { call: name() });
+            return Err(FunctionalizeError::ReadsWritten { call: name() });
+        }
+        if reads_around_its_operand(call) {
+            return Err(FunctionalizeError::OutOfBounds { call: name() });
         }
         let types = |t: usize| self.tensors[t].ty.clone();
         match inplace::classify(call, Args(&args), &writes, &types) {
@@ -71,8 +74,8 @@ impl State<'_> {
         !expanded && repeats(ty)
     }
 
-    /// Whether an argument shares elements with one that is written and is not the same view of them: what libtorch reads
-    /// then depends on the order in which it writes.
+    /// Whether an argument shares elements with one that is written: what libtorch reads then depends on the order in which it writes,
+    /// but where each element is computed of the same element alone.
     fn reads_what_it_writes(&self, call: &Call, writes: &[usize]) -> bool {
         let info = |id: TensorId| self.recording.tensors.get(id.0 as usize);
         let of = |position: usize| {
@@ -80,8 +83,13 @@ impl State<'_> {
             found.filter_map(info).collect::<Vec<_>>()
         };
         let written: Vec<&TensorInfo> = writes.iter().flat_map(|&w| of(w)).collect();
-        let read = (0..call.args.len()).filter(|p| !writes.contains(p)).flat_map(of);
-        read.into_iter().any(|r| written.iter().any(|w| w.storage == r.storage && collide(w, r)))
+        let mut read = (0..call.args.len()).filter(|p| !writes.contains(p)).flat_map(of);
+        let elementwise = inplace::is_elementwise(&call.op);
+        let disturbs = |w: &TensorInfo, r: &TensorInfo| match same_view(w, r) {
+            true => !elementwise && w.ty.numel() > 0,
+            false => collide(w, r),
+        };
+        read.any(|r| written.iter().any(|w| w.storage == r.storage && disturbs(w, r)))
     }
 
     /// Whether the argument is running statistics of a batch norm in training that libtorch leaves as they are: on CUDA
@@ -285,4 +293,9 @@ impl State<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a call copies elements that lie around its operand in memory, at strides of its own.
+fn reads_around_its_operand(call: &Call) -> bool {
+    matches!(call.op.as_str(), "aten::as_strided_copy" | "aten::_reshape_alias_copy")
 }

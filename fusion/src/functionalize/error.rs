@@ -23,6 +23,12 @@ pub enum FunctionalizeError {
         /// The call.
         call: String,
     },
+    /// A write to elements that the call reads as another argument: what it reads depends on the order in which libtorch writes.
+    #[error("{call}: reads elements that it writes as another argument")]
+    ReadsWritten {
+        /// The call.
+        call: String,
+    },
     /// A write through a view that cannot be undone into what it is a view of.
     #[error("{call}: writes through a view that repeats elements or reads them as another type")]
     OpaqueView {

@@ -130,6 +130,107 @@ const BOOLEAN: &[&str] = &[
     "isfinite",
 ];
 
+/// Further operators of several tensors that compute each element of the same elements of these.
+const ELEMENTWISE: &[&str] = &[
+    "copy",
+    "fill",
+    "masked_fill",
+    "where",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "rsub",
+    "float_power",
+    "heaviside",
+    "logaddexp",
+    "logaddexp2",
+    "ldexp",
+    "sigmoid_backward",
+    "tanh_backward",
+    "threshold_backward",
+];
+
+/// Likewise of one tensor.
+const ELEMENTWISE_OF_ONE: &[&str] = &[
+    "abs",
+    "absolute",
+    "acos",
+    "acosh",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctanh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bitwise_not",
+    "ceil",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "elu",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "fix",
+    "floor",
+    "frac",
+    "gelu",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "i0",
+    "leaky_relu",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logit",
+    "mish",
+    "nan_to_num",
+    "neg",
+    "negative",
+    "rad2deg",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "round",
+    "rsqrt",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sinc",
+    "sinh",
+    "softplus",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "threshold",
+    "trunc",
+    "zero",
+];
+
+/// Whether a call computes each element of what it writes of the same elements of its operands alone, as far as is known.
+pub(super) fn is_elementwise(op: &str) -> bool {
+    let name = op.strip_prefix("aten::").unwrap_or(op);
+    let middle = name.strip_prefix("__i").and_then(|name| name.strip_suffix("__"));
+    let base = name.strip_suffix('_').unwrap_or(name);
+    middle.is_some()
+        || [PROMOTING, BOOLEAN, ELEMENTWISE, ELEMENTWISE_OF_ONE].iter().any(|known| known.contains(&base))
+}
+
 /// Positions of arguments that a call writes although its schema does not say so: the running statistics of
 /// normalisations in training.
 pub(super) fn hidden_writes(call: &Call) -> Vec<usize> {

@@ -55,18 +55,24 @@ pub(super) fn repeats(ty: &TensorType) -> bool {
 /// Elements up to which views are compared one by one.
 const MAX_COMPARED: i64 = 1 << 20;
 
-/// Whether two views of one storage share elements without being the same view. Large ones whose extents meet are
-/// taken to.
+/// Extents and strides of a tensor but for dimensions of one element.
+fn dims(t: &TensorInfo) -> Vec<(i64, i64)> {
+    let all = t.ty.shape.iter().copied().zip(t.ty.strides.iter().copied());
+    all.filter(|&(n, _)| n != 1).collect()
+}
+
+/// Whether two views of one storage have the same elements at the same indices.
+pub(super) fn same_view(a: &TensorInfo, b: &TensorInfo) -> bool {
+    a.storage_offset == b.storage_offset && dims(a) == dims(b)
+}
+
+/// Whether two views of one storage, which are not the same, share elements. Large ones whose extents meet are taken to.
 pub(super) fn collide(a: &TensorInfo, b: &TensorInfo) -> bool {
-    let dims = |t: &TensorInfo| -> Vec<(i64, i64)> {
-        let all = t.ty.shape.iter().copied().zip(t.ty.strides.iter().copied());
-        all.filter(|&(n, _)| n != 1).collect()
-    };
     let (x, y) = (dims(a), dims(b));
     let extent = |d: &[(i64, i64)]| d.iter().map(|&(n, s)| (n - 1) * s).sum::<i64>();
     let apart =
         a.storage_offset + extent(&x) < b.storage_offset || b.storage_offset + extent(&y) < a.storage_offset;
-    if apart || a.ty.numel() == 0 || b.ty.numel() == 0 || (x == y && a.storage_offset == b.storage_offset) {
+    if apart || a.ty.numel() == 0 || b.ty.numel() == 0 {
         return false;
     }
     if a.ty.numel().max(b.ty.numel()) > MAX_COMPARED {

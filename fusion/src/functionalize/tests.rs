@@ -357,7 +357,7 @@ fn metadata_changes_of_intermediates_are_views() {
 }
 
 variants!(
-    FunctionalizeError: Malformed, Metadata, OverlappingWrite, OpaqueView, Opaque, SharedMemory, OutOfBounds,
+    FunctionalizeError: Malformed, Metadata, OverlappingWrite, ReadsWritten, OpaqueView, Opaque, SharedMemory, OutOfBounds,
     OutputAliasesInput
 );
 
@@ -381,6 +381,11 @@ fn every_refusal_names_the_call() {
             "%1: f32[2,4]{0,1} in %0 = aten::expand(self=%0, size=[2,4], implicit=false)
              %1 = aten::relu_(self=%1!)",
             "aten::relu_ #1: writes a tensor whose elements overlap",
+        ),
+        (
+            "%1: bool[4] = aten::gt.Scalar(self=%0, other=0)
+             %0 = aten::masked_scatter_(self=%0!, mask=%1, source=%0)",
+            "aten::masked_scatter_ #1: reads elements that it writes as another argument",
         ),
         (
             "%1: f32[2,3]{1,1} in %0 = aten::as_strided(self=%0, size=[2,3], stride=[1,1], storage_offset=0)

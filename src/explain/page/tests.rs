@@ -84,6 +84,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         operators: Vec::new(),
         steps,
         call_us: None,
+        waiting: None,
         eager: Vec::new(),
         updates: Vec::new(),
         tolerances: Vec::new(),
