@@ -19,6 +19,9 @@ const PROGRAM: &str = include_str!("../../benches/peers/bench.py");
 const NOBODY: &str = "peers: TorchScript alone; --python python3 adds those of Inductor, XLA, ONNX Runtime and OpenVINO that it has \
                       (python3 -m pip install torch jax onnx onnxruntime openvino)";
 
+/// The peer that takes no TorchScript file.
+const ZOO_ALONE: &str = "xla";
+
 /// The model that peers are to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked<'a> {
@@ -72,7 +75,7 @@ impl Python {
                 python.started = Some([program, device].map(str::to_owned));
             }
             Err(why) => {
-                python.versions.insert(String::from("python"), format!("none: {why}"));
+                python.versions.insert(String::from("python"), format!("none: {program}: {why}"));
                 return python;
             }
         }
@@ -116,8 +119,16 @@ impl Python {
     pub(crate) fn said(&self) -> Vec<String> {
         match self.versions.is_empty() {
             true => vec![String::from(NOBODY)],
-            false => self.versions.iter().map(|(peer, version)| format!("{peer}: {version}")).collect(),
+            false => self.versions.iter().map(|(peer, version)| self.said_of(peer, version)).collect(),
         }
+    }
+
+    fn said_of(&self, peer: &str, version: &str) -> String {
+        let is_missing = peer == ZOO_ALONE && !self.peers.iter().any(|known| known == peer);
+        format!(
+            "{peer}: {version}{}",
+            if is_missing { "; it takes models of the zoo alone, no TorchScript file" } else { "" }
+        )
     }
 
     /// Versions of what there is, and why the rest is not.

@@ -81,7 +81,9 @@ fn kernel_that_takes_most_time(browser: &mut Browser, plan: &Value) {
     let all: f64 = steps.iter().map(us).sum();
     let share = format!("{:.1} %", 100.0 * us(step) / all);
     let expected = [&most.to_string(), step["name"].as_str().unwrap(), step["modules"][0].as_str().unwrap()];
-    assert_eq!(first[..3], expected);
+    assert_eq!(first[..2], expected[..2]);
+    // Without what all modules lie in.
+    assert!(!first[2].is_empty() && expected[2].ends_with(&first[2]), "{first:?}");
     assert_eq!((first[3].as_str(), &first[5]), ("linear", &share));
     browser.click("#kernels tbody tr", "");
     assert_eq!(browser.texts("#details h2"), [step["name"].as_str().unwrap()]);
@@ -99,9 +101,9 @@ fn edge_that_is_not_fused(browser: &mut Browser, plan: &Value) {
     };
     let asked: Vec<&Value> = edges.iter().filter(is_asked_for).collect();
     // Edges of other sizes have other numbers.
-    let mut reasons: BTreeMap<[&str; 2], usize> = BTreeMap::new();
+    let mut reasons: BTreeMap<[String; 2], usize> = BTreeMap::new();
     for edge in &asked {
-        let [why, remedy] = ["verdict", "remedy"].map(|key| edge[key].as_str().unwrap());
+        let [why, remedy] = ["verdict", "remedy"].map(|key| edge[key].as_str().unwrap().replace('`', ""));
         *reasons.entry([why, remedy]).or_default() += 1;
     }
     browser.click("[role=tab]", "Cuts");
@@ -115,7 +117,7 @@ fn edge_that_is_not_fused(browser: &mut Browser, plan: &Value) {
         let first_lines = [from, to].map(|end| end.split_whitespace().next());
         assert_eq!(first_lines, [Some("layer_norm"), Some("linear")]);
         assert!([from, to].iter().all(|end| end.contains("h.*.")) || row[2] == "1", "{row:?}");
-        assert_eq!(*count, reasons[&[why.as_str(), remedy.as_str()]].to_string());
+        assert_eq!(*count, reasons[&[why.clone(), remedy.clone()]].to_string());
     }
     let (why, remedy) = (&found[0][5], &found[0][6]);
     browser.click("#cuts tbody tr", "");
@@ -123,6 +125,7 @@ fn edge_that_is_not_fused(browser: &mut Browser, plan: &Value) {
     assert_eq!(browser.texts("#details b"), [why.as_str()]);
     let details = browser.texts("#details").remove(0);
     assert!(details.contains(&format!("What would change it: {remedy}.")), "{details}");
+    assert!(details.contains(" µs by the cost model"), "{details}");
     keep(browser, "plan-cut");
 }
 

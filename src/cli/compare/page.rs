@@ -109,8 +109,16 @@ fn sweep(model: &str, rows: &[&Outcome]) -> Option<String> {
     Some(plot(&format!("{model}: {unit}/s against batch"), &lines))
 }
 
-/// Bytes held from the begin of a call to its end by eager and by the fused model, as points of two lines on one scale.
-fn held(row: &Outcome) -> Option<[String; 2]> {
+/// A number of bytes with its unit.
+fn size(&bytes: &u64) -> String {
+    match bytes {
+        0..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+/// Bytes held from the begin of a call to its end by eager and by the fused model, as points of two lines on one scale, and its end.
+fn held(row: &Outcome) -> Option<([String; 2], u64)> {
     let MemoryReport { fused, eager } = &row.memory;
     let most = fused.iter().chain(eager).copied().max().filter(|&most| most > 0)?;
     let line = |held: &[u64]| {
@@ -121,7 +129,7 @@ fn held(row: &Outcome) -> Option<[String; 2]> {
         });
         points.collect::<Vec<_>>().join(" ")
     };
-    Some([line(eager), line(fused)])
+    Some(([line(eager), line(fused)], most))
 }
 
 /// The elements of an output by their errors; empty where there is nothing to compare with.

@@ -98,6 +98,34 @@ fn operators_are_shown_with_their_modules_and_found_by_them() {
 }
 
 #[test]
+fn an_edge_says_what_it_costs_and_what_a_hint_asked_in_vain() {
+    let script = "
+        press('e');
+        said.push(all('#scene .edge.cut').length + ' red');
+        tap('[data-edge=\"s2-s3\"]');
+        said.push(all('#details p').map(p => p.textContent).find(text => text.includes('cut:')).split('128 B, ')[1]);
+    ";
+    let mut plan = layers_of_two();
+    plan.edges[0].unmet = true;
+    let Some(saw) = tried(&plan, script) else { return };
+    assert_eq!(
+        saw,
+        "1 red; at most 1.5 µs by the cost model: cut: predicted 9.0 us in one kernel, 4.0 us in two. The hint together asks in vain for \
+         one kernel of the two. What would change it: nothing that the cost model knows."
+    );
+}
+
+#[test]
+fn a_plan_that_is_large_is_shown_from_its_beginning_at_a_scale_that_can_be_read() {
+    let Some((mut browser, _)) = opened(&layers(100, 20)) else { return };
+    browser.press("e");
+    browser.press("0");
+    let [_, y, k] = view(&mut browser);
+    assert_eq!((y, (k * 12.0).round()), (20.0, 7.0));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
 fn a_click_on_a_line_shows_what_became_of_its_operator() {
     let script = "
         press('5');

@@ -9,6 +9,11 @@ const el = (name, attributes, ...children) => {
   element.append(...children.filter(child => child !== null && child !== undefined));
   return element;
 };
+/// Text in which what stands between backticks is code.
+const marked = text => {
+  const parts = text.split('`');
+  return parts.length % 2 ? parts.map((part, at) => (at % 2 ? el('code', {}, part) : part)) : [text];
+};
 const heading = text => el('h3', {}, text);
 const list = items => el('ul', {}, ...items.map(item => el('li', {}, item)));
 const facts = pairs => el('dl', {}, ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== '')
@@ -44,9 +49,11 @@ function candidates(all) {
 }
 
 function cut(at) {
-  const { producer, consumer, producer_step, consumer_step, verdict, remedy, bytes } = plan.edges[at];
+  const { producer, consumer, producer_step, consumer_step, verdict, remedy, bytes, cost_us, unmet } = plan.edges[at];
   const end = (step, name) => (step === null ? named(name) : toStep(step, named(name)));
-  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', inBytes(bytes), ': ', el('b', {}, verdict), remedy ? el('span', {}, ' What would change it: ', remedy, '.') : '');
+  const cost = typeof cost_us === 'number' ? `, at most ${time(cost_us)} by the cost model` : '';
+  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', inBytes(bytes), cost, ': ', el('b', {}, ...marked(verdict)), verdict.endsWith('.') ? '' : '.',
+    ...(unmet ? marked(' The hint `together` asks in vain for one kernel of the two.') : []), remedy ? el('span', {}, ' What would change it: ', ...marked(remedy), '.') : '');
 }
 
 function showStep(at) {
@@ -80,7 +87,7 @@ function showStep(at) {
     ]),
     heading('Operators'), list(own.map(name => named(name))),
     ...(parts.length ? [heading('Views, and what is a part of these'), list(parts.map(name => named(name)))] : []),
-    ...(why.length ? [heading('Why'), list(why)] : []),
+    ...(why.length ? [heading('Why'), list(why.map(text => el('span', {}, ...marked(text))))] : []),
     ...tensors('Reads', step.reads), ...tensors('Writes', step.writes),
     ...(kernel && step.schedule ? schedule(step.schedule).filter(Boolean) : []), ...candidates(step.candidates),
     ...(cuts.length ? [heading('Edges that were not fused'), ...cuts.map(cut)] : []),

@@ -157,12 +157,13 @@ function edges() {
     edge.bytes += link.bytes;
   });
   const most = Math.max(1, ...links.map(link => link.bytes));
+  const cost = link => Math.max(0, ...link.cuts.map(at => plan.edges[at].cost_us ?? 0)), dearest = Math.max(0, ...links.map(cost));
   return [...drawn.values()].map(edge => {
-    const d = route(edge), cut = edge.links.some(link => link.cuts.length && link.bytes * 2 >= most);
+    const d = route(edge), dear = Math.max(...edge.links.map(cost)), cut = dear > 0 && dear * 2 >= dearest;
     const width = 1 + 2 * Math.min(1, Math.sqrt(Math.max(...edge.links.map(link => link.bytes)) / most));
     return svg('g', { class: cut ? 'edge cut' : 'edge', 'data-edge': edge.key },
       svg('path', { d, class: cut ? 'cut' : '', style: `stroke-width:${width.toFixed(1)}` }),
-      svg('path', { d, class: 'area' }, svg('title', {}, `${inBytes(edge.bytes)}${edge.links.some(l => l.cuts.length) ? ', not fused' : ''}`)));
+      svg('path', { d, class: 'area' }, svg('title', {}, `${inBytes(edge.bytes)}${edge.links.some(l => l.cuts.length) ? ', not fused' : ''}${dear > 0 ? `, at most ${time(dear)}` : ''}`)));
   });
 }
 
@@ -194,12 +195,18 @@ function zoom(factor, x, y) {
   apply();
 }
 
-/// All of the plan, but where `least` is given no smaller than that: then its beginning.
-function fit(least) {
-  const { width, height } = canvas.getBoundingClientRect();
+/// A scale at which text can just be read: 7 px.
+const READABLE = 7 / 12;
+
+/// All of the plan above the legend, but no smaller than `least`: then its beginning.
+function fit(least = READABLE) {
+  const { width, height: all } = canvas.getBoundingClientRect();
+  const height = all - document.querySelector('#graph .legend').offsetHeight - 10;
   const k = Math.min(1.2, (width - 40) / bounds.w, (height - 40) / bounds.h);
-  view.k = Math.max(k, least || 0.02);
-  view.x = (width - bounds.w * view.k) / 2;
+  view.k = Math.max(k, least);
+  const [w, first] = [bounds.w * view.k, shown[0]];
+  const start = first ? width / 2 - (first.x + first.w / 2) * view.k : 0;
+  view.x = w <= width ? (width - w) / 2 : Math.max(width - 20 - w, Math.min(20, start));
   view.y = Math.max(20, (height - bounds.h * view.k) / 2);
   apply();
 }

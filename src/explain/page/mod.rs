@@ -27,7 +27,7 @@ use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
 use super::operators::module_of;
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
-use crate::paths::folded;
+use crate::paths::{common_prefix, folded};
 
 /// One module: its parts share their names.
 const SCRIPTS: [&str; 5] = [
@@ -51,6 +51,7 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
         scripts: SCRIPTS,
         data: embedded(&Data::of(plan)),
         totals: totals(plan),
+        within: within(plan).trim_end_matches('.').to_owned(),
         rows: rows(plan),
         cuts: cuts(plan),
         shares: plots::shares(plan),
@@ -82,6 +83,8 @@ struct Page<'a> {
     /// JSON that cannot end the element that it is in.
     data: String,
     totals: Vec<(&'static str, String)>,
+    /// What the modules of all steps lie in, which their rows leave out.
+    within: String,
     rows: Vec<Row<'a>>,
     cuts: Vec<Cut>,
     shares: Vec<plots::Share<'a>>,
@@ -93,6 +96,18 @@ struct Page<'a> {
     memory: Option<plots::Memory>,
     plan: &'a Explanation,
     changes: Option<Changes<'a>>,
+}
+
+/// HTML of a text, in which what stands between backticks is code.
+fn coded(text: impl AsRef<str>) -> String {
+    let escaped = text.as_ref().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    if !escaped.matches('`').count().is_multiple_of(2) {
+        return escaped;
+    }
+    let tags = ["<code>", "</code>"].into_iter().cycle();
+    let mut parts = escaped.split('`');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.zip(tags).fold(first, |html, (part, tag)| html + tag + part)
 }
 
 /// What is different from an older plan.
@@ -159,6 +174,8 @@ struct Row<'a> {
     /// None where nothing is known of it.
     us: Option<f64>,
     share: Option<f64>,
+    /// By the cost model.
+    predicted_us: Option<f64>,
     /// What stands before these where they are of a call that was not profiled.
     about: &'static str,
     read: u64,
@@ -190,11 +207,16 @@ impl Row<'_> {
 }
 
 fn rows(plan: &Explanation) -> Vec<Row<'_>> {
-    let all = plan.known_us();
-    plan.steps.iter().enumerate().map(|(at, step)| row(plan, all, at, step)).collect()
+    let (all, within) = (plan.known_us(), within(plan));
+    plan.steps.iter().enumerate().map(|(at, step)| row(plan, (all, &within), at, step)).collect()
 }
 
-fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> Row<'a> {
+/// What the modules of all steps lie in, with a dot behind it.
+fn within(plan: &Explanation) -> String {
+    common_prefix(plan.steps.iter().flat_map(tree::modules).map(String::as_str))
+}
+
+fn row<'a>(plan: &'a Explanation, (all, within): (f64, &str), at: usize, step: &'a StepReport) -> Row<'a> {
     let sum = |tensors: &[TensorReport]| tensors.iter().map(|tensor| tensor.bytes).sum();
     let (kind, name, operators, read, written) = match step {
         StepReport::Kernel { name, shape, operators, bytes_read, bytes_written, .. } => {
@@ -206,6 +228,11 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         }
     };
     let (StepReport::Kernel { modules, flops, .. } | StepReport::Extern { modules, flops, .. }) = step;
+    let predicted_us = match step {
+        StepReport::Kernel { predicted_us, .. } => Some(*predicted_us),
+        StepReport::Extern { predicted_us, .. } => *predicted_us,
+    };
+    let modules: Vec<&str> = modules.iter().map(|path| path.strip_prefix(within).unwrap_or(path)).collect();
     let (us, of_limit) = (step.us(), of_limit(plan, step));
     Row {
         at,
@@ -216,6 +243,7 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         operators,
         us,
         share: us.map(|us| if all > 0.0 { 100.0 * us / all } else { 0.0 }),
+        predicted_us,
         about: step.about(),
         read,
         written,

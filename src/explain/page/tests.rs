@@ -350,6 +350,28 @@ fn memory_is_shown_over_the_time_of_a_call() {
 }
 
 #[test]
+fn hints_that_nothing_is_meant_by_and_predictions_beside_measurements_are_said() {
+    let mut plan = layers_of_two();
+    assert!(!page(&plan, "a model", None).contains(">predicted</th>"));
+    plan.unmatched = vec![String::from("hint `eager=h.*.atn`")];
+    for step in &mut plan.steps {
+        if let StepReport::Kernel { measured_us, .. } = step {
+            *measured_us = Some(3.0);
+        }
+    }
+    let page = page(&plan, "a model", None);
+    assert!(page.contains("hint <code>eager=h.*.atn</code>: no operator of this call has this name"));
+    let times = "<td data-value=\"3\">3.0</td><td data-value=\"2\">2.0</td>";
+    assert!(page.contains(">predicted</th>") && page.contains(times), "{page}");
+}
+
+#[test]
+fn what_stands_between_backticks_is_code() {
+    assert_eq!(coded("a `b<c>` & `d`"), "a <code>b&lt;c&gt;</code> &amp; <code>d</code>");
+    assert_eq!(coded("a ` b"), "a ` b");
+}
+
+#[test]
 fn names_of_a_model_are_text_wherever_they_stand() {
     let evil = "</script><script>alert(1)</script>\"'&";
     let mut plan = plan(vec![kernel(0, evil, evil, &[]), kernel(1, evil, evil, &[0])], Vec::new());
