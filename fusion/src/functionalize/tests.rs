@@ -544,7 +544,7 @@ fn an_operand_that_shares_elements_with_what_is_written_is_refused() {
           outputs %0
         }"#,
         expect![[r#"
-            aten::add_ #1: writes a tensor whose elements overlap
+            aten::add_ #1: reads elements that it writes as another argument
         "#]],
     );
     let halves = parse_recording(
