@@ -148,6 +148,9 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
     found
 }
 
+/// What is said of a pattern that no operator is meant by.
+pub(crate) const UNMATCHED: &str = "no operator has this name, and none is of such a module";
+
 /// The hints, and the patterns of [`Strict::Kernels`], that no call of a functional graph is meant by.
 pub(crate) fn unmatched(options: &Options, graph: &Graph, modules: &[String]) -> Vec<String> {
     let hints = options.hints.iter().filter(|hint| hint.origins(graph, modules).is_empty());
@@ -159,7 +162,7 @@ pub(crate) fn unmatched(options: &Options, graph: &Graph, modules: &[String]) ->
         found.extend(strict.map(|pattern| format!("strict {pattern}")));
     }
     for of in &found {
-        tracing::warn!("{of}: no operator has this name, and none is of such a module");
+        tracing::warn!("{of}: {UNMATCHED}");
     }
     found
 }

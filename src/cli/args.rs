@@ -66,11 +66,11 @@ pub(crate) struct ModelArgs {
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
-    /// What to do with some operators, by name or the whole path of a module: eager=transformer.h.*.attn, separate=transformer.ln_f,
-    /// together=transformer.h.0.mlp, or tolerance:1e-5=lm_head, where they are within this of eager's, relative to the largest element,
+    /// What to do with some operators, by name or module: eager=h.*.attn, separate=ln_f, together=h.0.mlp, or tolerance:1e-5=wte,
+    /// where they are within this of eager's, relative to the largest element,
     /// or run in libtorch; may be given several times. What no operator is meant by is an error.
     #[arg(long, value_name = "EFFECT=PATTERN")]
-    pub(crate) hint: Vec<crate::Hint>,
+    hint: Vec<crate::Hint>,
     /// Fail where an operator of this module or name is left to libtorch, if by `--hint eager=` too, or the model runs eager; `*` for
     /// all. `explain` shows the plan first. May be given several times.
     #[arg(long, value_name = "PATTERN")]

@@ -13,6 +13,7 @@ use indexmap::IndexMap;
 use super::limits::{limit_text, of_limit};
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
+use crate::hints::UNMATCHED;
 use crate::paths::{common_prefix, folded};
 
 /// Cuts that are shown.
@@ -73,8 +74,8 @@ fn unnumbered(text: &str) -> String {
 
 /// An operator without its namespace and position.
 pub(super) fn short(operator: &str) -> String {
-    let words = operator.split(' ').filter(|word| !word.starts_with('#'));
-    words.map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
+    let name = unnumbered(operator);
+    name.split(' ').map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn key(step: &StepReport) -> String {
@@ -404,10 +405,7 @@ pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
             "{count} x {producer} -> {consumer}, not in one kernel as the hint `together` asks, {verdict}"
         )
     });
-    let unmatched = plan
-        .unmatched
-        .iter()
-        .map(|of| format!("{of}: no operator of this call has this name, and none is of such a module"));
+    let unmatched = plan.unmatched.iter().map(|of| format!("{of}: {UNMATCHED}"));
     for line in fused.chain(unmet).chain(unmatched) {
         let _ = writeln!(text, "{}", style.wrapped(&line, 6));
     }

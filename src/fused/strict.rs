@@ -4,6 +4,7 @@ use super::Engine;
 use super::table::Outcome;
 use crate::engine::Compiled;
 use crate::explain::{Explanation, StepReport};
+use crate::hints::UNMATCHED;
 use crate::paths::Pattern;
 use crate::{Error, Strict};
 
@@ -35,8 +36,7 @@ impl Engine {
         let Strict::Kernels(patterns) = &self.options.strict else { return None };
         let plan = Explanation::of(compiled, &self.all_names());
         let unmatched = plan.unmatched.iter().filter_map(|of| of.strip_prefix("strict "));
-        let unmatched =
-            unmatched.map(|of| format!("{of} (no operator has this name, and none is of such a module)"));
+        let unmatched = unmatched.map(|of| format!("{of} ({UNMATCHED})"));
         let mut operators = left_to_libtorch(&plan, patterns);
         operators.extend(unmatched);
         (!operators.is_empty()).then(|| Box::new(Unfused { operators, plan }))

@@ -478,7 +478,12 @@ fn the_memory_of_a_tensor_is_exchanged() {
             y.set_data(&own[0]);
             vec![y * 1.0]
         };
-        for model in [computed, weight] {
+        let own_view: &Model = &|_, x| {
+            let mut y = &x[0] * 2.0;
+            y.set_data(&y.tr());
+            vec![y * 1.0]
+        };
+        for model in [computed, weight, own_view] {
             let stats = beside_eager(&own, &x(), model);
             assert_eq!(stats.fused_calls, 0, "{stats:?}");
         }

@@ -239,7 +239,10 @@ fn hints_that_change_nothing_say_so() {
     assert_eq!(plan.unmatched, ["hint eager=no.such"]);
     let text = plan.summary();
     let said = "1 x exp -> sort, not in one kernel as the hint `together` asks, cut: ";
-    assert!(text.contains(said) && text.contains("\nhint eager=no.such: no operator of this call"), "{text}");
+    assert!(
+        text.contains(said) && text.contains("\nhint eager=no.such: no operator has this name"),
+        "{text}"
+    );
     assert_eq!(plan.text(false).matches("as the hint `together` asks").count(), 2, "{text}");
     let strict = Strict::Kernels(vec![String::from("exp"), String::from("no.such")]);
     let fused = tilefuse::fuse_with(sorts, Options { strict, ..Options::default() });

@@ -61,21 +61,31 @@ fn dims(t: &TensorInfo) -> Vec<(i64, i64)> {
     all.filter(|&(n, _)| n != 1).collect()
 }
 
-/// Whether two views of one storage have the same elements at the same indices.
-pub(super) fn same_view(a: &TensorInfo, b: &TensorInfo) -> bool {
-    a.storage_offset == b.storage_offset && dims(a) == dims(b)
+/// Bytes of an element.
+fn width(t: &TensorInfo) -> i64 {
+    t.ty.bytes() as i64 / t.ty.numel().max(1)
 }
 
-/// Whether two views of one storage, which are not the same, share elements. Large ones whose extents meet are taken to.
+/// Whether two views of one storage have the same elements at the same indices.
+pub(super) fn same_view(a: &TensorInfo, b: &TensorInfo) -> bool {
+    width(a) == width(b) && a.storage_offset == b.storage_offset && dims(a) == dims(b)
+}
+
+/// Whether two views of one storage, which are not the same, share elements. Large ones whose extents meet are taken to,
+/// and those of elements of different sizes.
 pub(super) fn collide(a: &TensorInfo, b: &TensorInfo) -> bool {
     let (x, y) = (dims(a), dims(b));
     let extent = |d: &[(i64, i64)]| d.iter().map(|&(n, s)| (n - 1) * s).sum::<i64>();
-    let apart =
-        a.storage_offset + extent(&x) < b.storage_offset || b.storage_offset + extent(&y) < a.storage_offset;
+    let bytes = |t: &TensorInfo, d: &[(i64, i64)]| {
+        let last = t.storage_offset + extent(d);
+        (t.storage_offset * width(t), (last + 1) * width(t))
+    };
+    let ((a_start, a_end), (b_start, b_end)) = (bytes(a, &x), bytes(b, &y));
+    let apart = a_end <= b_start || b_end <= a_start;
     if apart || a.ty.numel() == 0 || b.ty.numel() == 0 {
         return false;
     }
-    if a.ty.numel().max(b.ty.numel()) > MAX_COMPARED {
+    if width(a) != width(b) || a.ty.numel().max(b.ty.numel()) > MAX_COMPARED {
         return true;
     }
     let addresses = |dims: &[(i64, i64)], start: i64| {

@@ -547,6 +547,19 @@ fn an_operand_that_shares_elements_with_what_is_written_is_refused() {
             aten::add_ #1: reads elements that it writes as another argument
         "#]],
     );
+    // Of other elements, four of twice the size at the same place.
+    check(
+        r#"recording {
+          %0 = input 0 : f32[8]
+          %1: f32[4] in %0 = aten::slice.Tensor(self=%0, dim=0, start=0, end=4, step=1)
+          %2: f64[4] in %0 = aten::view.dtype(self=%0, dtype=f64)
+          %1 = aten::copy_(self=%1!, src=%2, non_blocking=false)
+          outputs %1
+        }"#,
+        expect![[r#"
+            aten::copy_ #2: reads elements that it writes as another argument
+        "#]],
+    );
     let halves = parse_recording(
         r#"recording {
           %0 = input 0 : f32[3,4]
