@@ -40,9 +40,11 @@ fn case(text: &str) -> Case {
 fn check(case: &Case) -> Result<bool, String> {
     let functional = match functionalize(&case.recording) {
         Ok(graph) => graph,
-        Err(FunctionalizeError::OpaqueView { .. } | FunctionalizeError::OverlappingWrite { .. }) => {
-            return Ok(false);
-        }
+        Err(
+            FunctionalizeError::OpaqueView { .. }
+            | FunctionalizeError::OverlappingWrite { .. }
+            | FunctionalizeError::ReadsWritten { .. },
+        ) => return Ok(false),
         Err(error) => return Err(error.to_string()),
     };
     let valid = |graph: &_| verify(graph).map_err(|error| format!("{error}\n{functional}"));
