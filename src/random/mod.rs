@@ -2,6 +2,7 @@
 
 mod check;
 mod generate;
+mod layouts;
 mod planted;
 mod program;
 mod shrink;

@@ -68,7 +68,7 @@ pub fn finds(fault: Fault, seed: u64, device: Device) -> Option<bool> {
 
 fn may_have(program: &Program, fault: Fault) -> bool {
     let small = program.storages.iter().map(|s| s.len).sum::<i64>() <= MAX_ELEMENTS;
-    small && (!fault.needs_writes() || program.ops.iter().any(super::OpCall::in_place))
+    small && (!fault.needs_writes() || program.ops.iter().any(super::OpCall::writes))
 }
 
 /// Counts of one kind of fault.

@@ -92,10 +92,11 @@ pub struct OpCall {
 }
 
 impl OpCall {
-    /// Whether it writes its first argument, or the last one, which its overload then names.
-    pub fn in_place(&self) -> bool {
+    /// Whether it writes arguments: the first, the last, which its overload then names, or running statistics.
+    pub fn writes(&self) -> bool {
         let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
-        op.ends_with('_') || overload == "out"
+        let training = op == "batch_norm" && self.args.get(5) == Some(&Arg::Bool(true));
+        op.ends_with('_') || overload == "out" || op == "set_data" || training
     }
 
     /// Whether it is given two factors, both of them 0.
@@ -255,7 +256,7 @@ impl Program {
             let operand = op.reads().first().filter(|_| op.cancels()).and_then(|id| env.get(id));
             let operand = operand.map(Tensor::shallow_clone);
             let results = match op.run(&env, mode) {
-                Err(_) if matches!(mode, Mode::Double(_)) && !op.in_place() => continue,
+                Err(_) if matches!(mode, Mode::Double(_)) && !op.writes() => continue,
                 results => results?,
             };
             if !all {
@@ -393,7 +394,7 @@ impl OpCall {
             .collect::<Result<Vec<_>, _>>()?;
         let results = match (call.run(&tensors), mode) {
             // What a call writes to narrow copies would be lost.
-            (Err(error), Mode::Double(_) | Mode::Noisy(_) | Mode::Bounded(_)) if !self.in_place() => {
+            (Err(error), Mode::Double(_) | Mode::Noisy(_) | Mode::Bounded(_)) if !self.writes() => {
                 self.run_narrow(&tensors).map_err(|_| error)?
             }
             (results, _) => results?,
@@ -425,7 +426,7 @@ fn in_mode(arg: &Arg<u32>, mode: Mode<'_>) -> Arg<u32> {
 /// Changes a fresh or written floating-point result by a relative error of its native type, or of the operand's where the
 /// operator cancels, and by the range of that type if it is `bounded`.
 fn disturb(op: &OpCall, (tensor, operand): (&Tensor, Option<&Tensor>), native: Option<&Kind>, bounded: bool) {
-    let view = !op.in_place() && tensor.is_floating_point() && is_view(op);
+    let view = !op.writes() && tensor.is_floating_point() && is_view(op);
     let strided = Meta::of(tensor).is_ok_and(|meta| meta.flags.contains(Flags::STRIDED));
     if view || !strided || !tensor.is_floating_point() || tensor.numel() == 0 {
         return;

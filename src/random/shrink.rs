@@ -117,7 +117,7 @@ fn fewer_ops(p: &Program) -> impl Iterator<Item = Program> + '_ {
         let mut found = Vec::new();
         found.extend(bypassed(p, at, &env));
         found.extend(as_input(p, at, &env));
-        if p.ops[at].in_place() {
+        if p.ops[at].writes() {
             found.extend(bypassed_any(p, at));
         }
         found.extend(cut_after(p, at));
@@ -312,7 +312,7 @@ fn simpler_values(p: &Program) -> impl Iterator<Item = Program> + '_ {
 fn tidy(mut p: Program) -> Program {
     let mut needed: Vec<u32> = p.outputs.iter().map(|o| o.id).collect();
     let mut keep = vec![false; p.ops.len()];
-    let writes: Vec<bool> = p.ops.iter().map(OpCall::in_place).collect();
+    let writes: Vec<bool> = p.ops.iter().map(OpCall::writes).collect();
     for at in (0..p.ops.len()).rev() {
         keep[at] = writes[at] || p.ops[at].results.iter().any(|r| needed.contains(&r.id));
         if keep[at] {

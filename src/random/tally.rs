@@ -206,7 +206,7 @@ fn audited(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -
     let _no_grad = tch::no_grad_guard();
     let _generators = hold_generators(program);
     // What a call writes, it may not take again: an index out of range, for one.
-    if program.ops.iter().any(super::OpCall::in_place) {
+    if program.ops.iter().any(super::OpCall::writes) {
         return explain(fused, program, seed, device);
     }
     let given = accepted(program, seed, device)?;

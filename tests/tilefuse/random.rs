@@ -150,7 +150,7 @@ fn the_generator_covers_what_it_promises() {
                 .is_some()
         };
         strided += usize::from(program.inputs.iter().any(|i| !dense(i)));
-        writes += usize::from(program.ops.iter().any(|o| o.in_place()));
+        writes += usize::from(program.ops.iter().any(|o| o.writes()));
         large += usize::from(program.inputs.iter().any(|i| i.sizes.iter().product::<i64>() >= 1_000_000));
     }
     println!("{ops:?}\n{kinds:?} empty {empty} strided {strided} writes {writes} large {large}");
@@ -189,6 +189,11 @@ const CASES: &[Case] = &[
         calls(p, &["normal_", "uniform_", "bernoulli_", "exponential_", "random_", "dropout_"])
     }),
     ("as_strided", |p| calls(p, &["as_strided"])),
+    ("memory that is read and written", |p| {
+        calls(p, &["masked_scatter_", "index_put_", "index_copy_", "scatter_", "_foreach_add_"])
+    }),
+    ("memory that is exchanged", |p| calls(p, &["set_data"])),
+    ("statistics that are written", |p| p.ops.iter().any(|o| o.writes() && o.name == "batch_norm")),
     ("state outside of tensors", |p| p.other.is_some()),
     ("infinite operands beside a factor of 0", |p| {
         let infinite = |id: &u32| {

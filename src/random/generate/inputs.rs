@@ -172,7 +172,7 @@ impl Generator {
 
     /// Now and then, the storage of another input or a parameter that was not written yet.
     fn shareable(&mut self, kind: Kind, values: &Values, len: i64) -> Option<usize> {
-        if self.program.ops.iter().any(|op| op.in_place()) || !self.rng.chance(0.15) {
+        if self.program.ops.iter().any(|op| op.writes()) || !self.rng.chance(0.15) {
             return None;
         }
         let fits = |i: &&Input| {
@@ -186,11 +186,12 @@ impl Generator {
 /// Elements of a storage of which an input takes a part.
 const MAX_ELEMENTS: i64 = 1 << 23;
 
-struct Placement {
-    strides: Vec<i64>,
-    offset: i64,
+/// Where a tensor lies in a storage.
+pub(in crate::random) struct Placement {
+    pub(in crate::random) strides: Vec<i64>,
+    pub(in crate::random) offset: i64,
     /// Elements of the storage.
-    len: i64,
+    pub(in crate::random) len: i64,
 }
 
 /// Strides of a dense tensor whose dimensions lie in this order in memory, outermost first; each size is `pad` times
@@ -205,7 +206,8 @@ fn dense(shape: &[i64], order: &[usize], pad: &[i64]) -> Vec<i64> {
     strides
 }
 
-fn layout(rng: &mut Rng, shape: &[i64], blocks: bool) -> Placement {
+/// A place for a tensor of this shape.
+pub(in crate::random) fn layout(rng: &mut Rng, shape: &[i64], blocks: bool) -> Placement {
     let rank = shape.len();
     let order: Vec<usize> = (0..rank).collect();
     let channels_last = if blocks { 60 } else { 6 };

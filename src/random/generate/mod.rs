@@ -8,6 +8,7 @@ mod inputs;
 mod moves;
 mod opaque;
 mod operand;
+mod overlap;
 mod pointwise;
 mod product;
 mod read;
@@ -23,6 +24,8 @@ use tch::{Device, Kind, Tensor};
 use super::program::{Mode, Named, OpCall, Program, is_float};
 use crate::rng::Rng;
 use crate::torch::{Arg, Meta};
+
+pub(super) use inputs::layout;
 
 type Args = Vec<Arg<u32>>;
 

@@ -13,6 +13,9 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
     if overlaps(g, target) {
         return None;
     }
+    if g.rng.chance(0.25) {
+        return super::overlap::overlap(g, target);
+    }
     let fact = g.fact(target);
     let (name, args, fact) = match g.rng.below(16) {
         0 | 1 => {
@@ -139,20 +142,41 @@ fn operand(g: &mut Generator, target: u32) -> Option<u32> {
     (fits && !(rounded && (!g.exact(other) || g.traits.special))).then_some(other)
 }
 
-/// Adds a call that writes; where its result is not acceptable, what it wrote is undone.
-fn store(g: &mut Generator, target: u32, name: &str, args: Args, fact: Fact) -> Option<()> {
-    let before = g.tensor(target).copy();
-    if g.emit(name, args, fact).is_none() {
+/// Adds a call that writes a value; where its result is not acceptable, what it wrote is undone.
+pub(super) fn store(g: &mut Generator, target: u32, name: &str, args: Args, fact: Fact) -> Option<()> {
+    store_all(g, &[target], name, args, fact, &[fact])
+}
+
+/// As [`store`], of several values, with as many results as facts.
+pub(super) fn store_all(
+    g: &mut Generator,
+    targets: &[u32],
+    name: &str,
+    args: Args,
+    fact: Fact,
+    results: &[Fact],
+) -> Option<()> {
+    let before: Vec<_> = targets.iter().map(|&id| g.tensor(id).copy()).collect();
+    let done = g.emit_all(name, args, results);
+    if done.is_none() || targets.iter().any(|&id| !g.acceptable(g.tensor(id))) {
+        if let Some(results) = done {
+            g.program.ops.pop();
+            g.values.retain(|id| !results.contains(id));
+        }
         // The call was rejected before it wrote, or wrote what is too large.
-        let _ = g.tensor(target).shallow_clone().f_copy_(&before);
+        for (&id, before) in targets.iter().zip(&before) {
+            let _ = g.tensor(id).shallow_clone().f_copy_(before);
+        }
         return None;
     }
-    let kind = g.kind(target);
-    let storage = g.storage_of(target);
-    let aliases: Vec<u32> = g.values.iter().copied().filter(|&id| g.storage_of(id) == storage).collect();
-    for id in aliases {
-        let joined = g.fact(id).join(fact.settle(kind));
-        g.facts.insert(id, joined.settle(kind));
+    for &target in targets {
+        let kind = g.kind(target);
+        let storage = g.storage_of(target);
+        let aliases: Vec<u32> = g.values.iter().copied().filter(|&id| g.storage_of(id) == storage).collect();
+        for id in aliases {
+            let joined = g.fact(id).join(fact.settle(kind));
+            g.facts.insert(id, joined.settle(kind));
+        }
     }
     Some(())
 }
