@@ -132,6 +132,9 @@ pub(crate) fn movedim(source: &[i64], destination: &[i64], rank: usize) -> Optio
     if source.len() != destination.len() {
         return None;
     }
+    if rank == 0 {
+        return Some(Vec::new());
+    }
     let mut perm = vec![None; rank];
     for (&from, &to) in source.iter().zip(&destination) {
         *perm.get_mut(to)? = Some(from);

@@ -26,6 +26,20 @@ impl DType {
         }
     }
 
+    /// Bytes of an element; 0 for a type whose elements are not whole bytes of their own (quantised) or that is not known.
+    pub fn bytes(self) -> u64 {
+        match self {
+            DType::Elem(elem) => u64::from(elem.bytes()),
+            // What is no plain strided memory keeps its number.
+            DType::Other(0 | 1 | 11 | 23..=26 | 44) => 1,
+            DType::Other(2 | 5 | 15 | 27) => 2,
+            DType::Other(3 | 6 | 8 | 28) => 4,
+            DType::Other(4 | 7 | 9 | 29) => 8,
+            DType::Other(10) => 16,
+            DType::Other(_) => 0,
+        }
+    }
+
     /// Whether this is `f16`, `bf16`, `f32` or `f64`.
     pub fn is_float(self) -> bool {
         self.elem().is_some_and(Elem::is_float)
@@ -142,9 +156,9 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// Bytes of the elements; 0 for an element type that only libtorch handles.
+    /// Bytes of the elements; 0 where [`DType::bytes`] does not know.
     pub fn bytes(&self) -> u64 {
-        self.dtype.elem().map_or(0, |e| self.numel() as u64 * u64::from(e.bytes()))
+        self.numel() as u64 * self.dtype.bytes()
     }
 
     /// Whether the strides are row-major (dimensions of size 1 and empty tensors do not count).

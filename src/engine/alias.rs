@@ -129,7 +129,7 @@ pub(super) fn copy_as(tensor: &Tensor, ty: &TensorType) -> Result<Tensor, Error>
 }
 
 /// A copy of a tensor of this shape with these strides, as [`copy_as`] makes it.
-fn copy_of(tensor: &Tensor, shape: &[i64], strides: &[i64]) -> Result<Tensor, Error> {
+pub(super) fn copy_of(tensor: &Tensor, shape: &[i64], strides: &[i64]) -> Result<Tensor, Error> {
     let meta = Meta::of(tensor)?;
     let (scalar, device) = (meta.dtype, meta.device);
     let mut once = Dims::from_slice(shape);

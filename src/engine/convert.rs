@@ -63,7 +63,7 @@ struct Converter<'a> {
     known: FxHashMap<(torch::TensorId, Option<usize>), fusion::TensorId>,
     /// Storages of constants that several results share, as flat tensors.
     bases: FxHashMap<torch::StorageId, fusion::TensorId>,
-    /// The results that are views of those or of the model's own tensors.
+    /// Tensors that no operator made and that are views of those, of the model's own tensors, or of computed ones.
     parts: FxHashMap<torch::TensorId, fusion::TensorId>,
 }
 
@@ -188,7 +188,7 @@ impl Converter<'_> {
                 return Ok(known);
             }
             if let Some(base) = self.base(tensor, end)? {
-                return self.part(tensor, base);
+                return self.part(tensor, base, end);
             }
         }
         self.tensor(tensor, end)
@@ -223,17 +223,26 @@ impl Converter<'_> {
     }
 
     /// A view of a base that lies where the tensor does.
-    fn part(&mut self, tensor: torch::TensorId, base: fusion::TensorId) -> Result<fusion::TensorId, Error> {
+    fn part(
+        &mut self,
+        tensor: torch::TensorId,
+        base: fusion::TensorId,
+        event: usize,
+    ) -> Result<fusion::TensorId, Error> {
         let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
         let of = &self.out.recording.tensors[base.0 as usize];
         let (ty, storage) = (tensor_type(&info.meta), of.storage);
         let lazy =
             info.meta.flags.contains(torch::Flags::CONJ) || info.meta.flags.contains(torch::Flags::NEG);
         if of.ty.dtype != ty.dtype || lazy {
-            return Err(Error::Unsupported(String::from("results that share memory as different types")));
+            return Err(Error::Unsupported(String::from("tensors that share memory as different types")));
         }
         let call = self.out.recording.calls.len() as u32;
         let id = self.entry(&info.meta, fusion::Source::Call(call), storage);
+        let event = self.trace.events.get(event);
+        self.out.scopes.push(event.map_or_else(Default::default, |e| e.scope.clone()));
+        self.out.scripts.push(event.map_or_else(Default::default, |e| e.script.clone()));
+        self.out.sites.push(event.map_or_else(Default::default, |e| e.site.clone()));
         self.out.recording.calls.push(fusion::Call {
             op: String::from("aten::as_strided"),
             overload: String::new(),
@@ -273,6 +282,13 @@ impl Converter<'_> {
         let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
         if let Origin::Input(index) = info.origin {
             return self.add(tensor, None, fusion::Source::Input(index as u32));
+        }
+        if let (Origin::Alias(root), None) = (info.origin, version) {
+            if let Some(&known) = self.parts.get(&tensor) {
+                return Ok(known);
+            }
+            let base = self.tensor(root, event)?;
+            return self.part(tensor, base, event);
         }
         match (version, becomes) {
             (Some(_), Some(until)) => {

@@ -12,7 +12,7 @@ use tch::Tensor;
 use tilefuse_codegen::cuda;
 use tilefuse_fusion::Device;
 
-use super::alias::{copy_as, failed};
+use super::alias::{copy_as, copy_of, failed};
 use super::compile::Compiled;
 use super::cuda_graph::{self, Chosen, GraphInputs, PlanGraph, ResultCopy, Way};
 use super::guard::ALIGN;
@@ -431,8 +431,8 @@ impl Frame<'_> {
             match run {
                 Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
                 Run::OuterLoop { outer_loop, args, at } => self.outer_loop(outer_loop, args, *at)?,
-                Run::Extern { call, operands, written, reused, results, name } => {
-                    self.call(call, operands, (written, reused), results, name)?;
+                Run::Extern { call, operands, written, reused, granule, results, name } => {
+                    self.call(call, (operands, *granule), (written, reused), results, name)?;
                 }
                 Run::Take(positions) => {
                     self.allocate(positions)?;
@@ -508,7 +508,7 @@ impl Frame<'_> {
     fn call(
         &mut self,
         call: &torch::Call,
-        operands: &[TensorSource],
+        (operands, granule): (&[TensorSource], i64),
         (written, reused): (&[usize], &[usize]),
         results: &[LibraryResult],
         name: &str,
@@ -516,6 +516,13 @@ impl Frame<'_> {
         let mut tensors: SmallVec<[Tensor; 8]> = SmallVec::new();
         for operand in operands {
             tensors.push(self.tensor(operand)?);
+        }
+        if granule > 1
+            && let Some(tensor) = tensors.first_mut()
+            && Meta::of(tensor)?.offset % granule != 0
+        {
+            // It stands for a copy that was left out.
+            *tensor = copy_of(tensor, &tensor.size(), &tensor.stride())?;
         }
         let copies = results.get(results.len().saturating_sub(written.len())..).unwrap_or_default();
         for (&at, copy) in written.iter().zip(copies) {
@@ -556,8 +563,8 @@ impl Frame<'_> {
             meta.address()?;
         }
         let shared = shared || (result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1));
-        let moved = !same_strides(meta, &ty.strides) || !meta.data.is_multiple_of(ALIGN);
-        if shared || in_arena || (ordinary && moved) {
+        let strided = meta.flags.is_plain() && !same_strides(meta, &ty.strides);
+        if shared || in_arena || strided || (ordinary && !meta.data.is_multiple_of(ALIGN)) {
             return copy_as(&tensor, ty);
         }
         Ok(tensor)

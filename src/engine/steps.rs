@@ -36,6 +36,8 @@ pub(crate) enum Run {
         written: Vec<usize>,
         /// Operands whose memory is written over later: no result may share it.
         reused: Vec<usize>,
+        /// Elements at a multiple of which the first operand must begin: those that are read as one of another type.
+        granule: i64,
         results: Vec<LibraryResult>,
         name: String,
     },
@@ -173,7 +175,20 @@ impl Runs<'_> {
         }
         let written = aten.writes.iter().filter_map(|&w| aten.args.get(usize::from(w)));
         let written = written.flat_map(|(_, arg)| arg.tensors()).map(usize::from).collect();
-        Ok(Run::Extern { call, operands, written, reused, results, name: aten.full_name() })
+        let granule = self.granule(node);
+        Ok(Run::Extern { call, operands, written, reused, granule, results, name: aten.full_name() })
+    }
+
+    /// Elements of a call's first operand that it reads as one element of another type.
+    fn granule(&self, node: NodeId) -> i64 {
+        let graph = &self.plan.graph;
+        let Op::Aten(aten) = &graph.node(node).op else { return 1 };
+        let reads_bits =
+            (aten.op == "aten::view" && aten.overload == "dtype") || aten.op == "aten::view_as_complex";
+        let bytes = |ty: Option<&TensorType>| ty.map_or(0, |ty| ty.dtype.bytes());
+        let from = bytes(graph.operands(node).first().map(|&v| graph.ty(v)));
+        let to = bytes(graph.node(node).outs.first());
+        if reads_bits && from > 0 { (to / from).max(1) as i64 } else { 1 }
     }
 
     /// Whether several values lie in the memory of a value one after the other.

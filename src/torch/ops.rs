@@ -18,12 +18,14 @@ pub(super) fn draws_random_numbers<T: PartialEq>(schema: &Schema, args: &[Arg<T>
     schema.seeded && !off("train") && !off("training") && !zero("dropout_p") && !zero("dropout")
 }
 
-/// The positions of the arguments that a call writes: those that the schema marks, and running statistics, which it
-/// does not.
+/// The positions of the arguments that a call writes: those that the schema marks, and running statistics, which it does not.
+/// An operator that has a momentum writes these, unless a flag or its name says that it takes them as they are.
 pub(super) fn hidden_writes<T: PartialEq>(schema: &Schema, args: &[Arg<T>]) -> Vec<usize> {
     let on = |name: &str| arg(schema, args, name) == Some(&Arg::Bool(true));
-    let statistics = on("use_input_stats")
-        || (on("training") && schema.args.iter().any(|a| a.name == "running_mean" && !a.written));
+    let has = |name: &str| schema.args.iter().any(|a| a.name == name);
+    let flagged = has("training") || has("use_input_stats");
+    let fixed = ["_no_training", "_no_update"].iter().any(|end| short(schema).ends_with(end));
+    let statistics = on("use_input_stats") || on("training") || (has("momentum") && !flagged && !fixed);
     let written = |i: &usize| {
         schema.args.get(*i).is_some_and(|a| {
             a.written || (statistics && (a.name == "running_mean" || a.name == "running_var"))

@@ -229,14 +229,7 @@ pub(super) mod dtype {
 
 /// Bytes of an element of a `c10::ScalarType`; 0 for one that kernels do not know.
 pub fn element_size(dtype: i8) -> usize {
-    match dtype {
-        0 | 1 | 11 | 23..=26 | 44 => 1,
-        2 | 5 | 15 | 27 => 2,
-        3 | 6 | 8 | 28 => 4,
-        4 | 7 | 9 | 29 => 8,
-        10 => 16,
-        _ => 0,
-    }
+    tilefuse_fusion::DType::from_scalar_type(dtype).bytes() as usize
 }
 
 /// What a tensor must look like for a compiled plan to take it.

@@ -449,6 +449,12 @@ fn what_is_written_is_read_as_another_argument() {
             false,
         )]
     });
+    // Of a type that libtorch alone computes.
+    eager(&[], &|_, x| {
+        let y = Tensor::complex(&x[0].narrow(0, 0, 4), &x[0].narrow(0, 1, 4));
+        let _ = Tensor::mm_out(&y, &(&y * 2.0), &y.tr());
+        vec![y.view_as_real()]
+    });
     // Element by element.
     is_fused(&[], &x()[0], &|_, x| {
         let mut y = &x[0] * 2.0;
@@ -503,5 +509,111 @@ fn strides_over_a_storage_into_another_tensor() {
         };
         let stats = beside_eager(&[], &[1, 2, 3].map(|factor| vec![iota(&[6, 4], device) * factor]), model);
         assert_eq!(stats.fused_calls, 0, "{stats:?}");
+    }
+}
+
+/// `data()` gives a tensor of the same memory past libtorch's dispatcher: it is a view by its strides.
+#[test]
+fn memory_under_another_tensor() {
+    for device in devices() {
+        let x = || [iota(&[4, 6], device)];
+        let own = || [iota(&[4, 6], device) + 0.5];
+        is_fused(&[], &x(), &|_, x| {
+            let y = &x[0] * 2.0;
+            let mut under = y.tr().data();
+            let _ = under.f_add_scalar_(1.0).unwrap();
+            vec![&y * 3.0, under.narrow(0, 1, 2) + 1.0]
+        });
+        is_fused(&[], &x(), &|_, x| vec![x[0].data() + 1.0, x[0].narrow(1, 2, 3).data() * 2.0]);
+        is_fused(&[], &x(), &|_, x| {
+            let _ = x[0].data().f_mul_scalar_(3.0).unwrap();
+            vec![&x[0] + 1.0]
+        });
+        is_fused(&own(), &x(), &|own, x| vec![&own[0] * 2.0, own[0].data() * &x[0]]);
+        is_fused(&own(), &x(), &|own, x| {
+            let _ = own[0].narrow(0, 1, 2).data().f_mul_(&x[0].narrow(0, 0, 2)).unwrap();
+            vec![&own[0] + 1.0]
+        });
+        is_fused(&[], &x(), &|_, x| {
+            let y = &x[0] * 2.0;
+            vec![y.data(), y.narrow(0, 2, 1).data(), y]
+        });
+        let constant: &Model = &|_, x| {
+            let mut ones = Tensor::ones([4, 6], (Kind::Float, x[0].device()));
+            let under = ones.data();
+            let _ = ones.f_add_(&x[0]).unwrap();
+            vec![&under * 2.0, ones * 3.0]
+        };
+        beside_eager(&[], &[x().into(), vec![&x()[0] + 1.0], vec![&x()[0] + 2.0]], constant);
+    }
+}
+
+/// Views by operators that are no rearrangement of their own: a write through them goes where their strides say.
+#[test]
+fn writes_through_views_of_any_operator() {
+    for device in devices() {
+        let x = || [iota(&[4, 6], device)];
+        is_fused(&[], &x(), &|_, x| {
+            let y = &x[0] * 2.0;
+            let turned = Tensor::einsum("ij->ji", &[&y], None::<&[i64]>);
+            let _ = turned.narrow(0, 1, 2).f_add_scalar_(1.0).unwrap();
+            vec![y.relu(), turned * 1.0]
+        });
+        is_fused(&[], &x(), &|_, x| {
+            let mut windows = x[0].unfold(1, 2, 3);
+            let _ = windows.f_mul_scalar_(2.0).unwrap();
+            vec![&x[0] + 1.0, windows.narrow(0, 0, 1) + 1.0]
+        });
+        // Windows that overlap are written by nobody, and read what was written.
+        is_fused(&[], &x(), &|_, x| {
+            let mut y = &x[0] * 2.0;
+            let windows = y.unfold(1, 3, 1);
+            let before = &windows + 1.0;
+            let _ = y.f_add_scalar_(1.0).unwrap();
+            vec![before * windows]
+        });
+    }
+}
+
+/// What stands for a copy that a plan leaves out may begin where elements of a wider type may not.
+#[test]
+fn elements_are_read_as_those_of_a_wider_type() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let bits: &Model = &|_, x| vec![x[0].copy().view_dtype(Kind::Double)];
+        let complex: &Model = &|_, x| vec![Tensor::view_as_complex(&x[0].copy()).view_as_real() * 2.0];
+        let computed: &Model = &|_, x| {
+            let y = x[0].exp().flatten(0, 1).narrow(0, 1, 4);
+            vec![Tensor::view_as_complex(&y.copy().view([2, 2])).abs()]
+        };
+        for model in [bits, complex, computed] {
+            for offset in [3, 2, 1] {
+                let inputs = [iota(&[20], device).narrow(0, offset, 8).view([4, 2])];
+                is_fused(&[], &inputs, model);
+            }
+            let at = |offset| vec![iota(&[20], device).narrow(0, offset, 8).view([4, 2])];
+            let _ = beside_eager(&[], &[at(2), at(2), at(3), at(4), at(5)], model);
+        }
+    }
+}
+
+/// What writing operators compute of complex numbers has the strides of what is written.
+#[test]
+fn writes_of_complex_numbers_keep_strides() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let x = || [iota(&[4, 4], device), iota(&[4, 4], device).gt(0.0)];
+        is_fused(&[], &x(), &|_, x| {
+            let mut y = Tensor::complex(&x[0].tr(), &x[0].tr());
+            let _ = y.masked_fill_(&x[1], 3.0);
+            vec![y.tr().view([16]).view_as_real(), y.view_as_real()]
+        });
+        is_fused(&[], &x(), &|_, x| {
+            let mut y = Tensor::complex(&x[0].tr(), &x[0].tr());
+            let _ = y.tril_(1);
+            vec![y.neg().view_as_real()]
+        });
     }
 }

@@ -131,6 +131,12 @@ fn running_statistics_are_updated() {
                 * 2.0,
         ]
     });
+    // Its schema marks no write.
+    check("batch_norm_update_stats", |x| {
+        let copy = x[2].copy();
+        let (mean, inverse) = x[0].batch_norm_update_stats(Some(&copy), Some(&x[3]), 0.5);
+        vec![mean, inverse, copy, &x[2] * 2.0, &x[3] * 2.0]
+    });
     check("instance_norm", |x| {
         let images = x[0].reshape([3, 11, 18]).transpose(1, 2);
         let none = None::<&Tensor>;

@@ -23,11 +23,13 @@ impl State<'_> {
             args.push((arg_name.clone(), map_arg(arg, &mut |&id: &TensorId| self.tensor(id, &name))?));
         }
         let mut writes = call.writes.clone();
-        writes.extend(inplace::hidden_writes(call));
         writes.sort_unstable();
         writes.dedup();
         writes.retain(|&at| !self.drops_statistics(call, at));
         if writes.is_empty() {
+            if call.op == "aten::set" {
+                return Err(FunctionalizeError::OutOfBounds { call: name() });
+            }
             if self.writes_a_copy_with_overlaps(call, &args) {
                 return Err(FunctionalizeError::OverlappingWrite { call: name() });
             }
@@ -129,6 +131,11 @@ impl State<'_> {
                         false => Relation::Opaque,
                     };
                     let root = self.root(parent);
+                    let (parent, relation) = match relation {
+                        Relation::Strided if !self.is_within_root(id, parent) => (parent, Relation::Opaque),
+                        Relation::Strided => (root, Relation::Strided),
+                        relation => (parent, relation),
+                    };
                     let value = if relation == Relation::Identity { self.read(parent)? } else { value };
                     let link = Parent { tensor: parent, relation, view: None };
                     views.push(self.add(id, root, Some(link), value));

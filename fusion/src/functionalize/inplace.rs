@@ -231,27 +231,6 @@ pub(super) fn is_elementwise(op: &str) -> bool {
         || [PROMOTING, BOOLEAN, ELEMENTWISE, ELEMENTWISE_OF_ONE].iter().any(|known| known.contains(&base))
 }
 
-/// Positions of arguments that a call writes although its schema does not say so: the running statistics of
-/// normalisations in training.
-pub(super) fn hidden_writes(call: &Call) -> Vec<usize> {
-    let args = Args(&call.args);
-    let training = match call.op.as_str() {
-        "aten::batch_norm"
-        | "aten::native_batch_norm"
-        | "aten::cudnn_batch_norm"
-        | "aten::_batch_norm_impl_index" => args.bool("training") == Some(true),
-        "aten::instance_norm" => args.bool("use_input_stats") == Some(true),
-        _ => false,
-    };
-    if !training {
-        return Vec::new();
-    }
-    let running = |name: &str, arg: &Arg<_>| {
-        matches!(name, "running_mean" | "running_var") && matches!(arg, Arg::Tensor(_))
-    };
-    (0..call.args.len()).filter(|&i| running(&call.args[i].0, &call.args[i].1)).collect()
-}
-
 /// What the call does to the tensors that it writes. `ty` gives types of tensors.
 pub(super) fn classify<T: Copy>(
     call: &Call,

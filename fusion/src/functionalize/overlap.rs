@@ -61,9 +61,9 @@ fn dims(t: &TensorInfo) -> Vec<(i64, i64)> {
     all.filter(|&(n, _)| n != 1).collect()
 }
 
-/// Bytes of an element.
+/// Bytes of an element, or 1 where that is not known.
 fn width(t: &TensorInfo) -> i64 {
-    t.ty.bytes() as i64 / t.ty.numel().max(1)
+    t.ty.dtype.bytes().max(1) as i64
 }
 
 /// Whether two views of one storage have the same elements at the same indices.

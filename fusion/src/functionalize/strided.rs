@@ -6,7 +6,7 @@ use super::overlap::{is_dense, span};
 use super::state::State;
 use super::views;
 use crate::graph::{AtenCall, Op, ValueRef};
-use crate::recording::Arg;
+use crate::recording::{Arg, TensorId};
 use crate::types::{Dims, TensorType, row_major};
 
 impl State<'_> {
@@ -35,6 +35,21 @@ impl State<'_> {
         let inside = offset.checked_add(span(&ty))? <= span(&root.ty);
         let addressable = is_dense(&root.ty) && root.ty.dtype == own.ty.dtype && root.plain && own.plain;
         (inside && addressable).then_some(offset)
+    }
+
+    /// Whether a tensor of the recording, a view of another, is strides over elements of that one's root.
+    pub(super) fn is_within_root(&self, view: TensorId, of: usize) -> bool {
+        let Some(info) = self.recording.tensors.get(view.0 as usize) else { return false };
+        let strided = views::Strided {
+            op: "aten::as_strided",
+            tensor: of,
+            source: None,
+            size: info.ty.shape.to_vec(),
+            stride: info.ty.strides.to_vec(),
+            offset: Some(info.storage_offset),
+        };
+        info.ty.dtype == self.tensors[of].ty.dtype
+            && self.within_root(of, &strided, info.storage_offset).is_some()
     }
 
     /// Adds a node for a call that addresses the storage of its first operand, a value of a tensor of type `root`: the value

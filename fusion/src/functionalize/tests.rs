@@ -254,7 +254,7 @@ fn training_statistics_are_written() {
           %0 = input 0 : f32[2,3]
           %1 = param 0 "mean" : f32[3]
           %2 = param 1 "var" : f32[3]
-          %3: f32[2,3] = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
+          %3: f32[2,3] = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1!, running_var=%2!, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
           outputs %3
         }"#,
         expect![[r#"
@@ -279,7 +279,7 @@ fn statistics_that_libtorch_leaves_on_cuda_are_not_written() {
           %0 = input 0 : f32[2,3]@cuda:0
           %1 = param 0 "mean" : f32[3]{2}@cuda:0
           %2 = param 1 "var" : f32[3]@cuda:0
-          %3: f32[2,3]@cuda:0 = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
+          %3: f32[2,3]@cuda:0 = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1!, running_var=%2!, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
           outputs %3
         }"#,
         expect![[r#"

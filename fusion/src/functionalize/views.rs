@@ -21,7 +21,7 @@ pub(super) enum Relation {
     Diagonal { offset: i64, dim1: i64, dim2: i64 },
     /// Elements of the parent repeated.
     Expand,
-    /// Arbitrary strides over the root's storage.
+    /// Arbitrary strides over the root's storage: of operators that are given them, and of those that no other relation describes.
     Strided,
     /// One that is read but cannot be written through: bits read as another type.
     Opaque,
@@ -49,14 +49,14 @@ pub(super) fn relation<T: Copy>(call: &ViewCall<'_, T>, index: usize) -> Relatio
     if child.dtype != call.parent.dtype || call.overload == "dtype" || unknown {
         return Relation::Opaque;
     }
-    named(call, child, index).unwrap_or(Relation::Opaque)
+    named(call, child, index).unwrap_or(Relation::Strided)
 }
 
 fn named<T: Copy>(call: &ViewCall<'_, T>, child: &TensorType, index: usize) -> Option<Relation> {
     let (args, rank) = (call.args, call.parent.rank());
     let dim = || wrap(args.int("dim").unwrap_or(0), rank);
     match call.name {
-        name if is_strided(name) => Some(Relation::Strided),
+        "as_strided" | "_reshape_alias" => None,
         "permute" => Some(Relation::Permute(wrap_all(&args.ints("dims")?, rank)?)),
         "transpose" | "transpose_" => {
             Some(Relation::Permute(swapped(args.int("dim0")?, args.int("dim1")?, rank)?))
@@ -128,11 +128,6 @@ fn part<T>(call: &ViewCall<'_, T>, dim: usize, index: usize) -> Option<Relation>
     let sizes = call.results.get(..index)?.iter().map(|r| r.shape.get(dim).copied());
     let start = sizes.into_iter().try_fold(0i64, |sum, size| sum.checked_add(size?))?;
     Some(Relation::Slice { dim, start, step: 1 })
-}
-
-/// Whether a view operator is given strides over its argument's storage.
-pub(super) fn is_strided(name: &str) -> bool {
-    matches!(name, "as_strided" | "_reshape_alias")
 }
 
 /// A call that addresses the storage of its argument.

@@ -29,6 +29,10 @@ pub(super) fn register(r: &mut Registry) {
 fn attention(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (query, key, value) = (call.tensor("query")?, call.tensor("key")?, call.tensor("value")?);
     let elem = call.elem().filter(|elem| elem.is_float())?;
+    if call.out().numel() == 0 {
+        // libtorch divides by the number of heads, which may be 0.
+        return cx.full(Literal::of(elem, 0.0), &call.out().shape);
+    }
     let usable = |&v: &ValueRef| cx.elem(v) == Some(elem) && cx.graph.ty(v).numel() > 0;
     if !call.is_default("dropout_p", 0.0) || ![query, key, value].iter().all(usable) {
         return None;
