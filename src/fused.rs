@@ -54,6 +54,8 @@ pub struct Stats {
     pub guard_misses: BTreeMap<String, GuardMiss>,
     /// Calls that ran the model itself for another reason, by reason.
     pub eager_calls: BTreeMap<String, u64>,
+    /// Calls whose plan failed, by error. [`Fused::call`] returns it, and `forward` of a module runs the model itself.
+    pub failed_calls: BTreeMap<String, u64>,
 }
 
 impl Stats {
@@ -269,7 +271,7 @@ impl Engine {
         let mut data = Addresses::new();
         match self.table.find(inputs, state, forward, &mut data) {
             Some(entry) => self.run_entry(&entry, inputs, state, &data, forward),
-            None => self.capture(inputs, state, forward),
+            None => self.capture(inputs, state, forward, 0),
         }
     }
 
@@ -326,20 +328,30 @@ impl Engine {
                 if compiled.is_on_gpu() {
                     stats.graph_calls += compiled.graph_calls.swap(0, Ordering::Relaxed);
                 }
+                entry.count_call();
                 forward.ran_plan(&entry.signature);
                 Ok(outputs)
             }
             Err(Stop::Stale(reason)) => {
-                tracing::debug!("{reason}; capturing again");
-                *self.stats().recaptures.entry(reason.into_owned()).or_default() += 1;
+                tracing::debug!("{reason}");
+                *self.stats().recaptures.entry(reason.to_string()).or_default() += 1;
                 if compiled.packs.given_up().is_some() {
                     self.unpacked.store(true, Ordering::Relaxed);
                 }
                 self.table.forget(entry, &self.named);
-                self.capture(inputs, state, forward)
+                let short_lived = entry.short_lived();
+                if short_lived < Entry::MOST_SHORT_LIVED {
+                    return self.capture(inputs, state, forward, short_lived);
+                }
+                let reason = changes_often(&reason);
+                self.insert(entry.signature.clone(), Outcome::Eager(reason.clone()), None, 0);
+                self.eager(reason, inputs, forward)
             }
             Err(Stop::Unfit(reason)) => self.eager(reason.into_owned(), inputs, forward),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(Stop::Failed(error)) => {
+                *self.stats().failed_calls.entry(error.to_string()).or_default() += 1;
+                Err(error)
+            }
         }
     }
 
@@ -383,16 +395,17 @@ impl Engine {
         } else {
             Outcome::Eager(audit_reason(&difference))
         };
-        self.insert(signature, outcome, Some(entry));
+        self.insert(signature, outcome, Some(entry), 0);
         Ok(Some(outputs))
     }
 
-    /// Captures and compiles; the capturing call is the eager call.
+    /// Captures and compiles; the capturing call is the eager call. So many plans of the signature before it were of little use.
     fn capture(
         &self,
         inputs: &[Tensor],
         state: GlobalState,
         forward: Forward<'_>,
+        short_lived: u64,
     ) -> Result<Vec<Tensor>, Error> {
         // No signature matches such an input, so that every call with one comes here.
         if let Some(reason) = undefined(inputs) {
@@ -422,7 +435,7 @@ impl Engine {
         let mut signature = signature.returning(forward);
         let outcome = self.outcome(trace, report, forward, &mut signature);
         let returned = self.captured(&outcome).map(|()| outputs);
-        self.insert(signature, outcome, None);
+        self.insert(signature, outcome, None, short_lived);
         returned
     }
 
@@ -514,8 +527,8 @@ impl Engine {
         }
     }
 
-    fn insert(&self, signature: Signature, outcome: Outcome, old: Option<&Arc<Entry>>) {
-        let entry = Entry::new(signature, outcome);
+    fn insert(&self, signature: Signature, outcome: Outcome, old: Option<&Arc<Entry>>, short_lived: u64) {
+        let entry = Entry::new(signature, outcome, short_lived);
         let evicted = self.table.insert(entry, old, self.options.max_signatures, &self.named);
         if evicted > 0 {
             // It may be as large as a plan needed that is gone.
@@ -545,7 +558,7 @@ impl Engine {
         }
         let mut data = Addresses::new();
         if self.table.find(inputs, state, forward, &mut data).is_none() {
-            match self.capture(inputs, state, forward) {
+            match self.capture(inputs, state, forward, 0) {
                 // The plan is there to be looked at.
                 Ok(_) | Err(Error::Unfused { .. }) => {}
                 Err(error) => return Err(error),
@@ -567,6 +580,14 @@ impl Engine {
             }
         }
     }
+}
+
+/// The reason for a signature whose plans never stood for the model for long.
+fn changes_often(reason: &str) -> String {
+    format!(
+        "{reason}, {} times in turn after few calls: keep what changes in tensors (no `.item()`, no new parameters), or pass it as an input",
+        Entry::MOST_SHORT_LIVED
+    )
 }
 
 /// The reason for calls with parameters that a gradient is recorded for.

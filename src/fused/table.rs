@@ -27,11 +27,34 @@ pub(crate) struct Entry {
     pub(crate) outcome: Outcome,
     /// By the table's clock.
     last_used: AtomicU64,
+    /// Calls that its plan answered, up to [`Entry::WORTHWHILE`].
+    answered: AtomicU64,
+    /// Plans before it in turn that stood for the model for fewer calls than that.
+    short_lived: u64,
 }
 
 impl Entry {
-    pub(crate) fn new(signature: Signature, outcome: Outcome) -> Arc<Entry> {
-        Arc::new(Entry { signature, outcome, last_used: AtomicU64::new(0) })
+    /// Calls after which a plan was worth compiling.
+    const WORTHWHILE: u64 = 8;
+
+    /// Plans in turn that were not, after which a signature runs eager.
+    pub(crate) const MOST_SHORT_LIVED: u64 = 8;
+
+    pub(crate) fn new(signature: Signature, outcome: Outcome, short_lived: u64) -> Arc<Entry> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Entry { signature, outcome, last_used: zero(), answered: zero(), short_lived })
+    }
+
+    /// Notes that its plan answered a call.
+    pub(crate) fn count_call(&self) {
+        if self.answered.load(Ordering::Relaxed) < Self::WORTHWHILE {
+            self.answered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The plans in turn that stood for the model for few calls, where this one does no more.
+    pub(crate) fn short_lived(&self) -> u64 {
+        if self.answered.load(Ordering::Relaxed) < Self::WORTHWHILE { self.short_lived + 1 } else { 0 }
     }
 
     fn plan(&self) -> Option<&Compiled> {

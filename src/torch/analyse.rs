@@ -22,6 +22,7 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
     for t in outputs {
         match r.see(t, None) {
             Ok(id) => ids.push(id),
+            Err(_) if !t.defined() => refuse(&mut r, usize::MAX, "", RefusalKind::Undefined),
             Err(_) => refuse(&mut r, usize::MAX, "", RefusalKind::Internal),
         }
     }

@@ -220,6 +220,8 @@ pub enum RefusalKind {
     MetadataChange,
     /// A tensor came from outside the dispatcher and belongs to nobody.
     UnknownOrigin,
+    /// A result is no tensor.
+    Undefined,
     /// A computed tensor is kept by the model after the call.
     Escapes,
     /// An input is kept by the model after the call.
@@ -259,7 +261,7 @@ impl RefusalKind {
                 "use a mask or `where` instead, or call it before or after the fused part",
             ),
             RefusalKind::MemoryAccess => (
-                "the model touches the memory of a computed tensor",
+                "the model touches the memory of an input or of a computed tensor",
                 "use operators instead of data pointers, or read the tensor after the fused part",
             ),
             RefusalKind::MetadataChange => (
@@ -269,6 +271,10 @@ impl RefusalKind {
             RefusalKind::UnknownOrigin => (
                 "is a tensor that no operator made",
                 "keep it in the model, pass it as an input, or make it with operators",
+            ),
+            RefusalKind::Undefined => (
+                "the model returns an undefined tensor",
+                "return an `Option<Tensor>`, `None` where there is no result",
             ),
             RefusalKind::Escapes => (
                 "makes a tensor that the model keeps",

@@ -157,6 +157,7 @@ fn a_call_that_fails_is_counted_and_runs_the_model() {
     }
     let stats = fused.stats();
     assert_eq!((stats.captures, stats.fused_calls), (1, 2), "{stats:?}");
+    assert_eq!(stats.failed_calls[&String::from("index out of range in self")], 2, "{stats:?}");
     let failed: Vec<_> = stats.eager_calls.into_iter().collect();
     assert_eq!(
         failed,
@@ -193,4 +194,38 @@ fn reasons_say_what_to_change() {
     });
     assert!(outside.contains("f32[8]") && outside.contains("pass it as an input"), "{outside}");
     assert!(outside.contains("an argument of aten::"), "{outside}");
+    let undefined = reason(|x| vec![&x[0] * 2.0, Tensor::new()]);
+    assert!(undefined.starts_with("the model returns an undefined tensor: return an `Option"), "{undefined}");
+}
+
+/// A number that the model reads out of its own tensor is compiled in; one that changes in every call is not worth it.
+#[test]
+fn a_value_that_changes_in_every_call_runs_eager_after_a_few() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let step = Tensor::from(1.0f32);
+    let shared = step.shallow_clone();
+    let fused = tilefuse::fuse(move |x: &Tensor| x * shared.double_value(&[]));
+    let x = draw();
+    for n in 0..20 {
+        let _ = step.shallow_clone().fill_(f64::from(n));
+        assert!(fused.call(&x).unwrap().equal(&(&x * f64::from(n))), "call {n}");
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.eager_calls.values().sum::<u64>()), (8, 12), "{stats:?}");
+    let reason = stats.eager_calls.keys().next().unwrap();
+    assert!(reason.contains("was written, 8 times in turn after few calls"), "{reason}");
+
+    // One that changes now and then is.
+    let step = Tensor::from(1.0f32);
+    let shared = step.shallow_clone();
+    let fused = tilefuse::fuse(move |x: &Tensor| x * shared.double_value(&[]));
+    for n in 0..12 {
+        let _ = step.shallow_clone().fill_(f64::from(n));
+        for _ in 0..10 {
+            assert!(fused.call(&x).unwrap().equal(&(&x * f64::from(n))), "value {n}");
+        }
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.eager_calls.len()), (12, 0), "{stats:?}");
 }
