@@ -110,7 +110,7 @@ fn an_edge_says_what_it_costs_and_what_a_hint_asked_in_vain() {
     let Some(saw) = tried(&plan, script) else { return };
     assert_eq!(
         saw,
-        "1 red; at most 1.5 µs by the cost model: cut: predicted 9.0 us in one kernel, 4.0 us in two. The hint together asks in vain for \
+        "1 red; at most 1.5 us by the cost model: cut: predicted 9.0 us in one kernel, 4.0 us in two. The hint together asks in vain for \
          one kernel of the two. What would change it: nothing that the cost model knows."
     );
 }
@@ -183,7 +183,7 @@ fn a_click_on_a_product_shows_what_it_was_compared_with() {
         *candidates = vec![candidate(None, 3.0, Some(2.0)), candidate(Some("few rows"), 1.0, None)];
     }
     let Some(saw) = tried(&plan, script) else { return };
-    let expected = " | predicted | measured; libtorch’s call, taken | 3.0 µs | 2.0 µs; few rows | 1.0 µs | ; 1 chosen; 0 chosen";
+    let expected = " | predicted | measured; libtorch’s call, taken | 3.0 us | 2.0 us; few rows | 1.0 us | ; 1 chosen; 0 chosen";
     assert_eq!(saw, expected);
 }
 
@@ -297,12 +297,12 @@ fn tables_are_sorted_and_rows_chosen_by_keys() {
     browser.press("2");
     let focused = "document.activeElement.textContent.trim()";
     for _ in 0..40 {
-        if browser.value(focused) == "µs" {
+        if browser.value(focused) == "us" {
             break;
         }
         browser.press("Tab");
     }
-    assert_eq!(browser.value(focused), "µs");
+    assert_eq!(browser.value(focused), "us");
     browser.press("Enter");
     assert_eq!(browser.texts("#kernels th[aria-sort=descending]").len(), 1);
     for _ in 0..6 {

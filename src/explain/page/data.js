@@ -13,6 +13,6 @@ const nameOf = at => plan.steps[at].name || plan.steps[at].operator;
 /// An operator without its namespace and position.
 const short = operator => operator.split(' ').filter(word => !word.startsWith('#')).map(word => word.replace(/^aten::/, '')).join(' ');
 const percent = part => `${(100 * part).toFixed(1)} %`;
-const time = us => (us < 1e4 ? `${us.toFixed(1)} µs` : `${(us / 1e3).toFixed(1)} ms`);
+const time = us => (us < 1e4 ? `${us.toFixed(1)} us` : `${(us / 1e3).toFixed(1)} ms`);
 const inBytes = n => (n < 1e4 ? `${n} B` : n < 1e7 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`);
 const count = n => (n < 1e6 ? `${n}` : n < 1e9 ? `${(n / 1e6).toFixed(1)} million` : `${(n / 1e9).toFixed(2)} billion`);

@@ -314,7 +314,7 @@ fn an_operator_of_eagers_has_the_colour_of_the_step_that_it_is_in() {
     assert_eq!(of(8), (Some(5), "pointwise", ""));
     assert_eq!(of(9), (None, "left-out", "nothing that a call gives back needs it"));
     let page = page(&plan, "a model", None);
-    assert!(page.contains("<title>aten::view #8 of h.1.mlp.reshape: 4.0 µs, in step 5</title>"));
+    assert!(page.contains("<title>aten::view #8 of h.1.mlp.reshape: 4.0 us, in step 5</title>"));
     assert!(page.contains("in no step: nothing that a call gives back needs it"));
     assert!(page.contains("in the colours of the steps that they are in; 1 that are in no step are pale"));
 }

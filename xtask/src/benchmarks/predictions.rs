@@ -39,9 +39,9 @@ fn table(row: &Row, text: &mut String) -> Result<()> {
     let (call, correlation) = (number("/call_us")?, number("/rank_correlation")?);
     let _ = writeln!(
         text,
-        "{}, {}: {launches} launches of {} kernels take {steps:.0} µs of a call of {call:.0} µs. The rank correlation of \
-         predicted and measured time over the launches of kernels is {correlation:.2}.\n\n| kernel | operators | launches | predicted, µs | \
-         measured, µs | predicted / measured |\n| --- | --- | --- | --- | --- | --- |",
+        "{}, {}: {launches} launches of {} kernels take {steps:.0} us of a call of {call:.0} us. The rank correlation of \
+         predicted and measured time over the launches of kernels is {correlation:.2}.\n\n| kernel | operators | launches | predicted, us | \
+         measured, us | predicted / measured |\n| --- | --- | --- | --- | --- | --- |",
         row.dtype,
         row.date,
         kernels.len(),

@@ -114,7 +114,7 @@ fn render(table: &Table, entries: &[Entry]) -> String {
     let extra = match table.extra {
         Extra::None => None,
         Extra::OfCopy => Some("of copy"),
-        Extra::Host => Some("host, µs"),
+        Extra::Host => Some("host, us"),
         Extra::Errors => Some("errors"),
     };
     let titles: Vec<_> = [""].into_iter().chain(titles).chain(["over best"]).chain(extra).collect();

@@ -305,16 +305,16 @@ pub(super) const FACTS: &[Fact] = &[
         "GPT-2's CUDA graph for one token: from the end of a kernel to the start of the next",
         H200,
         ("graph", ""),
-        &[("median", "/rows/0/gap_median", 1.0, "µs"), ("kernels", "/rows/0/nodes", 1.0, "")],
+        &[("median", "/rows/0/gap_median", 1.0, "us"), ("kernels", "/rows/0/nodes", 1.0, "")],
     ),
     fact(
         "a kernel that does nothing, beside twelve operators on 4096 elements",
         H200,
         ("kernel", "chain12"),
         &[
-            ("empty", "/empty_launch_us", 1.0, "µs"),
-            ("copy of as many bytes", "/us/copy", 1.0, "µs"),
-            ("Tilefuse", "/us/tilefuse", 1.0, "µs"),
+            ("empty", "/empty_launch_us", 1.0, "us"),
+            ("copy of as many bytes", "/us/copy", 1.0, "us"),
+            ("Tilefuse", "/us/tilefuse", 1.0, "us"),
         ],
     ),
     fact(
@@ -322,16 +322,16 @@ pub(super) const FACTS: &[Fact] = &[
         H200,
         ("tutorial", "launch"),
         &[
-            ("Tilefuse before the driver", "/before_the_driver_us", 1.0, "µs"),
-            ("in all", "/checked_us", 1.0, "µs"),
-            ("Triton in all", "/triton_host_us", 1.0, "µs"),
+            ("Tilefuse before the driver", "/before_the_driver_us", 1.0, "us"),
+            ("in all", "/checked_us", 1.0, "us"),
+            ("Triton in all", "/triton_host_us", 1.0, "us"),
         ],
     ),
     fact(
         "a call of one small kernel, `tilefuse doctor --profile`",
         CPU,
         ("doctor", ""),
-        &[("call", "/call_us", 1.0, "µs"), ("a parallel region", "/region_us", 1.0, "µs")],
+        &[("call", "/call_us", 1.0, "us"), ("a parallel region", "/region_us", 1.0, "us")],
     ),
     fact(
         "compiling GPT-2 in a process of its own",
