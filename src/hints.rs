@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use indexmap::{IndexMap, IndexSet};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tilefuse_fusion::{Graph, Hints, Op};
 
 use crate::paths::{Covered, Pattern};
@@ -37,6 +39,17 @@ enum Effect {
     Separate,
     Together,
     Tolerance(Relative),
+}
+
+impl From<Effect> for PatternOption {
+    fn from(effect: Effect) -> PatternOption {
+        match effect {
+            Effect::Eager => PatternOption::Eager,
+            Effect::Separate => PatternOption::Separate,
+            Effect::Together => PatternOption::Together,
+            Effect::Tolerance(_) => PatternOption::Tolerance,
+        }
+    }
 }
 
 /// A number that is not negative and no NaN.
@@ -151,20 +164,70 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
 /// What is said of a pattern that no operator is meant by.
 pub(crate) const UNMATCHED: &str = "no operator has this name, and none is of such a module";
 
+/// A pattern that no operator of a call is meant by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UnmatchedPattern {
+    /// What the pattern was given to.
+    pub option: PatternOption,
+    /// The pattern.
+    pub pattern: String,
+}
+
+/// What takes patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PatternOption {
+    /// [`Hint::eager`].
+    Eager,
+    /// [`Hint::separate`].
+    Separate,
+    /// [`Hint::together`].
+    Together,
+    /// [`Hint::tolerance`].
+    Tolerance,
+    /// [`Strict::Kernels`].
+    Strict,
+}
+
+/// With the name of the option on the command line: `hint eager=h.*.atn`.
+impl std::fmt::Display for UnmatchedPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.option {
+            PatternOption::Eager => "hint eager=",
+            PatternOption::Separate => "hint separate=",
+            PatternOption::Together => "hint together=",
+            PatternOption::Tolerance => "hint tolerance=",
+            PatternOption::Strict => "strict ",
+        })?;
+        f.write_str(&self.pattern)
+    }
+}
+
+impl UnmatchedPattern {
+    /// The same as a whole sentence.
+    pub(crate) fn text(&self) -> String {
+        format!("{self}: {UNMATCHED}")
+    }
+}
+
 /// The hints, and the patterns of [`Strict::Kernels`], that no call of a functional graph is meant by.
-pub(crate) fn unmatched(options: &Options, graph: &Graph, modules: &[String]) -> Vec<String> {
+pub(crate) fn unmatched(options: &Options, graph: &Graph, modules: &[String]) -> Vec<UnmatchedPattern> {
     let hints = options.hints.iter().filter(|hint| hint.origins(graph, modules).is_empty());
-    let mut found: Vec<String> = hints.map(|hint| format!("hint {hint}")).collect();
+    let of_hint = |hint: &Hint| UnmatchedPattern { option: hint.effect.into(), pattern: hint.of.clone() };
+    let mut found: Vec<UnmatchedPattern> = hints.map(of_hint).collect();
     if let Strict::Kernels(patterns) = &options.strict {
         // All operators of a model that has none are computed by kernels.
         let patterns = patterns.iter().filter(|pattern| *pattern != "*");
         let strict = patterns.filter(|of| Hint::eager(of).origins(graph, modules).is_empty());
-        found.extend(strict.map(|pattern| format!("strict {pattern}")));
-    }
-    for of in &found {
-        tracing::warn!("{of}: {UNMATCHED}");
+        let of_strict = |of: &String| UnmatchedPattern { option: PatternOption::Strict, pattern: of.clone() };
+        found.extend(strict.map(of_strict));
     }
     found
+}
+
+/// Warns of patterns that no operator is meant by.
+pub(crate) fn warn(unmatched: &[UnmatchedPattern]) {
+    unmatched.iter().for_each(|of| tracing::warn!("{}", of.text()));
 }
 
 /// Operators whose results must be within a tolerance of eager's.

@@ -52,7 +52,7 @@ pub use explain::{
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};
-pub use hints::Hint;
+pub use hints::{Hint, PatternOption, UnmatchedPattern};
 #[doc(hidden)]
 pub use kernel::jit;
 pub use kernel::tune;

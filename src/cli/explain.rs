@@ -173,7 +173,7 @@ pub(crate) fn all_meant(plan: &crate::Explanation) -> Result<(), Failure> {
         .collect();
     let some: Vec<&str> = modules.into_iter().take(5).collect();
     let some = if some.is_empty() { String::new() } else { format!("; modules are {}, ..", some.join(", ")) };
-    Err(Failure::usage(format!("--{asked}: {}{some}", crate::hints::UNMATCHED)))
+    Err(Failure::usage(format!("--{}{some}", asked.text())))
 }
 
 /// Shows what is different from an older plan, and fails where that is worse by more than may be.

@@ -19,7 +19,7 @@ use super::kernels::{CompileReport, millis};
 use super::operator_flow::OperatorFlow;
 use super::tolerance::ToleranceReport;
 use crate::Error;
-use crate::hints::{Tolerated, tolerances};
+use crate::hints::{Tolerated, UnmatchedPattern, tolerances};
 use crate::torch::{CallSite, SourceLines};
 
 /// A plan that cannot run here.
@@ -38,7 +38,7 @@ pub(crate) struct AbsentPlan {
     pub(crate) report: CompileReport,
     pub(crate) tolerances: Vec<ToleranceReport>,
     /// Hints and patterns that no operator is meant by.
-    pub(crate) unmatched: Vec<String>,
+    pub(crate) unmatched: Vec<UnmatchedPattern>,
     /// Whether an assembler was there, which has assembled all kernels.
     pub(crate) assembled: bool,
 }
@@ -72,6 +72,7 @@ pub(crate) fn absent_plan(
     let eager = eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
     let unmatched = crate::hints::unmatched(options, &functional, &modules);
+    crate::hints::warn(&unmatched);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let tolerances = not_compared(tolerances(&options.hints, &functional, &modules));
     let (_, profile) = typical(target);

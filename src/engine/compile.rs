@@ -30,6 +30,7 @@ use super::tolerance::{ToleranceReport, Tolerances};
 use super::workspaces::Pool;
 use crate::Error;
 use crate::faults::Planting;
+use crate::hints::UnmatchedPattern;
 use crate::torch::{Call, CallSite, DeviceId, Expect, KeepsMemory, Meta, Trace};
 
 /// Tensors that several threads may read.
@@ -96,7 +97,7 @@ pub(crate) struct Compiled {
     /// What became of the parts that have a tolerance.
     pub(crate) tolerances: Vec<ToleranceReport>,
     /// Hints and patterns that no operator is meant by.
-    pub(crate) unmatched: Vec<String>,
+    pub(crate) unmatched: Vec<UnmatchedPattern>,
     /// Memory of intermediates, which the plans of a model share.
     pub(crate) workspaces: Arc<Pool>,
     /// Memory of large results is kept for the next call.
@@ -162,6 +163,7 @@ pub(crate) fn compile(
         let memory = (store, workspaces);
         let mut compiled = attempt(recorded, signature, options, memory, &mut tolerances, report)?;
         if tolerances.are_met(&mut compiled, &trace)? {
+            crate::hints::warn(&compiled.unmatched);
             return Ok(compiled);
         }
     }

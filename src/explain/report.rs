@@ -22,6 +22,7 @@ use crate::engine::{
     CompileReport, Compiled, EagerCost, OperatorFlow, StepTimes, Target, ToleranceReport, kept_profile,
     profile, step_modules, units,
 };
+use crate::hints::UnmatchedPattern;
 use crate::torch::CallSite;
 
 /// The version of the data that reports are written as. It grows where a field goes, or means something else; new fields may
@@ -345,9 +346,9 @@ pub struct Explanation {
     /// The parts of the model that have a tolerance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerances: Vec<ToleranceReport>,
-    /// Hints, and patterns of [`Options::strict`](crate::Options::strict), that no operator of the call is meant by: `hint eager=h.*.atn`.
+    /// Hints, and patterns of [`Options::strict`](crate::Options::strict), that no operator of the call is meant by.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unmatched: Vec<String>,
+    pub unmatched: Vec<UnmatchedPattern>,
     /// Every edge.
     pub edges: Vec<EdgeReport>,
     /// Text of each distinct block program.

@@ -13,7 +13,8 @@ use indexmap::IndexMap;
 use super::limits::{limit_text, of_limit};
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
-use crate::hints::UNMATCHED;
+use crate::engine::common_path;
+use crate::hints::UnmatchedPattern;
 use crate::paths::{common_prefix, folded};
 
 /// Cuts that are shown.
@@ -393,8 +394,7 @@ fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec
 
 /// What became of hints: the edges that are fused because of one alone, those that one asks for in vain, and hints that no operator is
 /// meant by; empty where there are none.
-pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
-    let mut text = String::new();
+pub(crate) fn hinted(plan: &Explanation) -> Vec<String> {
     let fused = alike_edges(plan, |edge| edge.fused && edge.hinted);
     let fused = fused.iter().map(|Alike { producer, consumer, verdict, count, .. }| {
         format!("{count} x {producer} -> {consumer}, {verdict}")
@@ -405,11 +405,7 @@ pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
             "{count} x {producer} -> {consumer}, not in one kernel as the hint `together` asks, {verdict}"
         )
     });
-    let unmatched = plan.unmatched.iter().map(|of| format!("{of}: {UNMATCHED}"));
-    for line in fused.chain(unmet).chain(unmatched) {
-        let _ = writeln!(text, "{}", style.wrapped(&line, 6));
-    }
-    text
+    fused.chain(unmet).chain(plan.unmatched.iter().map(UnmatchedPattern::text)).collect()
 }
 
 /// The cuts that cost most, alike ones once, and each reason behind all those that have it.

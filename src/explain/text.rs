@@ -38,7 +38,9 @@ impl Explanation {
             text.push('\n');
         }
         text.push_str(&self.updates_text());
-        text.push_str(&summary::hinted(self, style));
+        for line in summary::hinted(self) {
+            text.push_str(&style.wrapped(&format!("{line}\n"), 6));
+        }
         text.push('\n');
         text.push_str(&summary::cuts(self, style));
         text
@@ -77,7 +79,7 @@ impl Explanation {
             text.push_str(&step_text(position, step));
         }
         text.push_str(&self.updates_text());
-        text.push_str(&summary::hinted(self, Style { width: usize::MAX, ..Style::PLAIN }));
+        summary::hinted(self).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("\nedges that were not fused\n");
         for edge in self.edges.iter().filter(|e| !e.fused) {
             text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));

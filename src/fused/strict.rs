@@ -4,7 +4,7 @@ use super::Engine;
 use super::table::Outcome;
 use crate::engine::Compiled;
 use crate::explain::{Explanation, StepReport};
-use crate::hints::UNMATCHED;
+use crate::hints::{PatternOption, UNMATCHED};
 use crate::paths::Pattern;
 use crate::{Error, Strict};
 
@@ -35,8 +35,8 @@ impl Engine {
     pub(super) fn unfused(&self, compiled: &Compiled) -> Option<Box<Unfused>> {
         let Strict::Kernels(patterns) = &self.options.strict else { return None };
         let plan = Explanation::of(compiled, &self.all_names());
-        let unmatched = plan.unmatched.iter().filter_map(|of| of.strip_prefix("strict "));
-        let unmatched = unmatched.map(|of| format!("{of} ({UNMATCHED})"));
+        let unmatched = plan.unmatched.iter().filter(|of| of.option == PatternOption::Strict);
+        let unmatched = unmatched.map(|of| format!("{} ({UNMATCHED})", of.pattern));
         let mut operators = left_to_libtorch(&plan, patterns);
         operators.extend(unmatched);
         (!operators.is_empty()).then(|| Box::new(Unfused { operators, plan }))

@@ -2,7 +2,7 @@
 
 use tch::nn::{self, Module};
 use tch::{CModule, IValue, Kind, Tensor};
-use tilefuse::{Error, Explanation, Hint, Options, StepReport, Strict};
+use tilefuse::{Error, Explanation, Hint, Options, PatternOption, StepReport, Strict, UnmatchedPattern};
 
 use crate::common::{F32, device, files, setup};
 
@@ -236,7 +236,8 @@ fn hints_that_change_nothing_say_so() {
     let plan = tilefuse::fuse_with(sorts, with(hints)).explain(&x).unwrap();
     let unmet: Vec<&str> = plan.cuts().filter(|cut| cut.unmet).map(|cut| cut.producer.as_str()).collect();
     assert_eq!(unmet[..2], ["aten::exp #0", "aten::sort #1"]);
-    assert_eq!(plan.unmatched, ["hint eager=no.such"]);
+    let unmatched = UnmatchedPattern { option: PatternOption::Eager, pattern: String::from("no.such") };
+    assert_eq!(plan.unmatched, [unmatched]);
     let text = plan.summary();
     let said = "1 x exp -> sort, not in one kernel as the hint `together` asks, cut: ";
     assert!(

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Audit, Options, Prepack, Products};
+use tilefuse::{Audit, Hint, Options, Prepack, Products};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// The spans of a thread: each entered one, by the names of those around it and its own.
 #[derive(Default)]
@@ -13,13 +13,15 @@ struct Seen {
     names: Vec<&'static str>,
     entered: Vec<&'static str>,
     paths: Vec<String>,
+    warnings: usize,
 }
 
 struct Spans(Arc<Mutex<Seen>>);
 
 impl Subscriber for Spans {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span() && metadata.target().starts_with("tilefuse")
+        let is_seen = metadata.is_span() || *metadata.level() == Level::WARN;
+        is_seen && metadata.target().starts_with("tilefuse")
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
@@ -44,7 +46,9 @@ impl Subscriber for Spans {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, _: &Event<'_>) {
+        self.0.lock().unwrap().warnings += 1;
+    }
 }
 
 /// The spans of one call of a function, each once.
@@ -99,4 +103,24 @@ fn stages_of_calls_are_spans() {
     assert_eq!(spans(call), ["audit", "audit/capture"]);
     assert_eq!(spans(call), ["run", "run/prepack"]);
     assert_eq!(fused.stats().audits, 1);
+}
+
+/// Also where a tolerance takes several attempts to compile. In a process of its own, as above.
+#[test]
+fn a_pattern_that_names_nothing_is_warned_of_once() {
+    if !crate::common::is_alone("spans::a_pattern_that_names_nothing_is_warned_of_once") {
+        return;
+    }
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let model = |x: &[Tensor]| vec![x[0].exp().softmax(-1, Kind::Float) * 2.0];
+    let hints = vec![Hint::eager("no.such"), Hint::tolerance("softmax", 0.0)];
+    let fused = tilefuse::fuse_with(model, Options { hints, ..Options::default() });
+    let inputs = [Tensor::randn([300, 100], (Kind::Float, Device::Cpu))];
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let call = || drop(fused.call(&inputs).unwrap());
+    tracing::subscriber::with_default(Spans(Arc::clone(&seen)), call);
+    let seen = seen.lock().unwrap();
+    assert!(seen.names.iter().filter(|&&name| name == "compile").count() > 1, "{:?}", seen.names);
+    assert_eq!(seen.warnings, 1);
 }

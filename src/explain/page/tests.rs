@@ -1,8 +1,8 @@
 //! Pages of plans that are made up.
 
 use super::*;
-use crate::CompileReport;
 use crate::explain::{EagerReport, EdgeReport, MachineReport, OperatorReport, PassReport, TensorReport};
+use crate::{CompileReport, PatternOption, UnmatchedPattern};
 
 fn tensor(name: &str, step: Option<usize>) -> TensorReport {
     TensorReport { name: name.to_owned(), ty: String::from("f32[4,8]"), bytes: 128, step }
@@ -353,14 +353,15 @@ fn memory_is_shown_over_the_time_of_a_call() {
 fn hints_that_nothing_is_meant_by_and_predictions_beside_measurements_are_said() {
     let mut plan = layers_of_two();
     assert!(!page(&plan, "a model", None).contains(">predicted</th>"));
-    plan.unmatched = vec![String::from("hint `eager=h.*.atn`")];
+    plan.unmatched =
+        vec![UnmatchedPattern { option: PatternOption::Eager, pattern: String::from("h.*.atn") }];
     for step in &mut plan.steps {
         if let StepReport::Kernel { measured_us, .. } = step {
             *measured_us = Some(3.0);
         }
     }
     let page = page(&plan, "a model", None);
-    assert!(page.contains("hint <code>eager=h.*.atn</code>: no operator of this call has this name"));
+    assert!(page.contains("hint eager=h.*.atn: no operator has this name"));
     let times = "<td data-value=\"3\">3.0</td><td data-value=\"2\">2.0</td>";
     assert!(page.contains(">predicted</th>") && page.contains(times), "{page}");
 }
