@@ -11,7 +11,7 @@ use super::compare::{Case, Outcome, compare};
 use super::dump::Source;
 use super::inputs::{Inputs, Spec, kind};
 use super::model::{Which, quietly};
-use super::peers::Python;
+use super::peers::{Python, Wanted};
 use super::{Failure, doctor, manifest, report};
 
 /// Fuses the operators of a PyTorch model into tile kernels and shows what that brings.
@@ -265,11 +265,6 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         Some(program) => Python::start(program, &args.model.device),
         None => Python::none(),
     };
-    let peers = if args.seconds > 0.0 { python.said() } else { Vec::new() };
-    let tell = || peers.iter().for_each(|line| eprintln!("{line}"));
-    if args.manifest.is_some() || args.zoo.is_some() {
-        tell();
-    }
     if let Some(path) = &args.manifest {
         return manifest::run(manifest::read(path)?, &args.model, args.seconds, &mut python, html);
     }
@@ -308,7 +303,9 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         }
         rows.push((name, Ok(outcome)));
     }
-    tell();
+    let wanted = Wanted::of(&args.model.device, [&case.which]);
+    let peers = if args.seconds > 0.0 { python.said(wanted) } else { Vec::new() };
+    peers.iter().for_each(|line| eprintln!("{}", report::wrapped(line)));
     let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
     for (peer, why) in failed.collect::<BTreeSet<_>>() {
         eprintln!("{peer} is not timed: {why}");

@@ -9,7 +9,7 @@ use super::args::{device, dtype, specs, strict};
 use super::compare::{Case, Outcome, compare, page};
 use super::inputs::{Inputs, kind_name};
 use super::model::{Which, quietly};
-use super::peers::Python;
+use super::peers::{Python, Wanted};
 use super::{Failure, report};
 
 /// What the command line says for cases that do not say it themselves.
@@ -97,7 +97,11 @@ pub(crate) fn run(
     python: &mut Python,
     html: Option<&Path>,
 ) -> Result<(), Failure> {
-    let peers = if seconds > 0.0 { python.said() } else { Vec::new() };
+    let models: Vec<Which> =
+        lines.iter().flatten().filter_map(|line| Which::find(&line.model).ok()).collect();
+    let wanted = Wanted::of(defaults.device(), &models);
+    let peers = if seconds > 0.0 { python.said(wanted) } else { Vec::new() };
+    peers.iter().for_each(|line| eprintln!("{}", report::wrapped(line)));
     let mut rows = Vec::new();
     let progress = report::bar(lines.len() as u64);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);

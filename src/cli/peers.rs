@@ -11,16 +11,51 @@ use tch::Kind;
 
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
+use crate::cli::model::Which;
 use crate::cli::times::Time;
 
 const PROGRAM: &str = include_str!("../../benches/peers/bench.py");
 
-/// What is said where no Python was asked for.
-const NOBODY: &str = "peers: TorchScript alone; --python python3 adds those of Inductor, XLA, ONNX Runtime and OpenVINO that it has \
-                      (python3 -m pip install torch jax onnx onnxruntime openvino)";
+/// What a Python may have.
+struct Peer {
+    key: &'static str,
+    name: &'static str,
+    packages: &'static str,
+    /// Whether it runs models on a GPU.
+    gpu: bool,
+    /// Whether it runs TorchScript files.
+    files: bool,
+}
 
-/// The peer that takes no TorchScript file.
-const ZOO_ALONE: &str = "xla";
+const PEERS: [Peer; 4] = [
+    Peer { key: "inductor", name: "Inductor", packages: "torch", gpu: true, files: true },
+    Peer { key: "xla", name: "XLA", packages: "jax", gpu: true, files: false },
+    Peer { key: "onnxruntime", name: "ONNX Runtime", packages: "onnx onnxruntime", gpu: false, files: true },
+    Peer { key: "openvino", name: "OpenVINO", packages: "openvino", gpu: false, files: true },
+];
+
+/// What a comparison asks of peers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) gpu: bool,
+    /// Whether there are models of the zoo.
+    pub(crate) zoo: bool,
+    /// Whether there are TorchScript files.
+    pub(crate) files: bool,
+}
+
+impl Wanted {
+    pub(crate) fn of<'a>(device: &str, models: impl IntoIterator<Item = &'a Which>) -> Wanted {
+        let mut wanted = Wanted { gpu: device.starts_with("cuda"), ..Wanted::default() };
+        for model in models {
+            match model {
+                Which::Zoo(_) => wanted.zoo = true,
+                Which::File(_) => wanted.files = true,
+            }
+        }
+        wanted
+    }
+}
 
 /// The model that peers are to run.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +67,11 @@ pub(crate) enum Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// Whether a peer runs such a model.
+    fn suits(&self, peer: &str) -> bool {
+        matches!(self, Asked::Zoo(_)) || runs_files(peer)
+    }
+
     fn request(&self, inputs: &[Value], peers: &[String]) -> Value {
         let mut request = json!({ "ask": "prepare", "inputs": inputs, "peers": peers });
         match self {
@@ -110,25 +150,22 @@ impl Python {
         Ok(())
     }
 
-    /// Those that it has.
-    pub(crate) fn peers(&self) -> &[String] {
-        &self.peers
+    /// Those that it has and that run such a model.
+    pub(crate) fn peers_for(&self, model: &Asked<'_>) -> impl Iterator<Item = &String> {
+        self.peers.iter().filter(|peer| model.suits(peer))
     }
 
     /// What is said once of peers: which there are, and why others are not and how they are got.
-    pub(crate) fn said(&self) -> Vec<String> {
-        match self.versions.is_empty() {
-            true => vec![String::from(NOBODY)],
-            false => self.versions.iter().map(|(peer, version)| self.said_of(peer, version)).collect(),
+    pub(crate) fn said(&self, wanted: Wanted) -> Vec<String> {
+        if self.versions.is_empty() {
+            return vec![nobody(wanted)];
         }
-    }
-
-    fn said_of(&self, peer: &str, version: &str) -> String {
-        let is_missing = peer == ZOO_ALONE && !self.peers.iter().any(|known| known == peer);
-        format!(
-            "{peer}: {version}{}",
-            if is_missing { "; it takes models of the zoo alone, no TorchScript file" } else { "" }
-        )
+        let said = |(peer, version): (&String, &String)| match (runs_files(peer), wanted.zoo, wanted.files) {
+            (false, false, true) => format!("{peer}: it runs no TorchScript file"),
+            (false, true, true) => format!("{peer}: {version}; it runs no TorchScript file"),
+            _ => format!("{peer}: {version}"),
+        };
+        self.versions.iter().map(said).collect()
     }
 
     /// Versions of what there is, and why the rest is not.
@@ -144,7 +181,8 @@ impl Python {
         inputs: &[Spec],
         failed: &mut BTreeMap<String, String>,
     ) -> BTreeMap<String, f64> {
-        if self.peers.is_empty() {
+        let peers: Vec<String> = self.peers_for(model).cloned().collect();
+        if peers.is_empty() {
             return BTreeMap::new();
         }
         // A peer may have taken it down, for want of memory: those of later rows have another one.
@@ -158,7 +196,7 @@ impl Python {
             json!({ "dtype": kind_name(s.kind), "shape": s.shape, "range": range })
         };
         let inputs: Vec<Value> = inputs.iter().map(spec).collect();
-        match self.ask(&model.request(&inputs, &self.peers)) {
+        match self.ask(&model.request(&inputs, &peers)) {
             Ok(answer) => {
                 failed.extend(texts(&answer["failed"]));
                 let took =
@@ -261,6 +299,21 @@ impl Drop for Process {
     }
 }
 
+fn runs_files(key: &str) -> bool {
+    PEERS.iter().all(|peer| peer.files || peer.key != key)
+}
+
+/// What is said where no Python was asked for.
+fn nobody(wanted: Wanted) -> String {
+    let suits = |peer: &&Peer| (peer.gpu || !wanted.gpu) && (peer.files || wanted.zoo);
+    let list = |of: fn(&Peer) -> &str| PEERS.iter().filter(suits).map(of).collect::<Vec<_>>();
+    let names = list(|peer| peer.name).join(", ");
+    let packages = list(|peer| peer.packages).join(" ");
+    format!(
+        "peers: TorchScript alone; --python python3 adds what it has of {names} (python3 -m pip install {packages})"
+    )
+}
+
 fn strings(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
@@ -268,4 +321,37 @@ fn strings(value: &Value) -> Vec<String> {
 fn texts(value: &Value) -> BTreeMap<String, String> {
     let pairs = value.as_object().into_iter().flatten();
     pairs.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Wanted = Wanted { gpu: false, zoo: false, files: true };
+
+    #[test]
+    fn a_peer_is_missing_only_where_it_could_run_the_model() {
+        let said = |wanted| Python::none().said(wanted).remove(0);
+        assert_eq!(
+            said(FILE),
+            "peers: TorchScript alone; --python python3 adds what it has of Inductor, ONNX Runtime, OpenVINO (python3 -m pip install \
+             torch onnx onnxruntime openvino)"
+        );
+        assert!(said(Wanted { zoo: true, ..FILE }).contains("Inductor, XLA, ONNX Runtime, OpenVINO"));
+        let on_gpu = Wanted { gpu: true, zoo: true, files: false };
+        assert!(said(on_gpu).ends_with("of Inductor, XLA (python3 -m pip install torch jax)"));
+        assert!(said(Wanted { gpu: true, ..FILE }).ends_with("of Inductor (python3 -m pip install torch)"));
+    }
+
+    #[test]
+    fn a_peer_that_runs_no_file_says_so() {
+        let mut python = Python::none();
+        python.versions = [("inductor", "torch 9"), ("xla", "none: no jax")]
+            .map(|(peer, version)| (peer.to_owned(), version.to_owned()))
+            .into();
+        assert_eq!(python.said(FILE), ["inductor: torch 9", "xla: it runs no TorchScript file"]);
+        let both = python.said(Wanted { zoo: true, ..FILE });
+        assert_eq!(both[1], "xla: none: no jax; it runs no TorchScript file");
+        assert_eq!(python.said(Wanted { zoo: true, ..Wanted::default() })[1], "xla: none: no jax");
+    }
 }

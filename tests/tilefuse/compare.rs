@@ -101,6 +101,7 @@ fn peers_are_asked_for_a_torchscript_file() {
     let asked = std::fs::read_to_string(folder.path().join("asked")).unwrap();
     let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
     assert_eq!((&asked["model"], &asked["file"]), (&model.into(), &true.into()));
+    assert_eq!(asked["peers"], serde_json::json!(["inductor"]));
     assert_eq!(asked["inputs"][0]["shape"], serde_json::json!([4, 8]));
     let input = tch::Tensor::ones([4, 8], (tch::Kind::Float, tch::Device::Cpu));
     let file = folder.path().join("inputs.safetensors");

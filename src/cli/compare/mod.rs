@@ -250,7 +250,7 @@ fn times_in_python(
         Inputs::Drawn(specs) => python.times(&asked, specs, case.seconds, failed),
         Inputs::Given(_) => {
             let why = "it draws inputs, which --input describes, and takes none of a file";
-            failed.extend(python.peers().iter().map(|peer| (peer.clone(), String::from(why))));
+            failed.extend(python.peers_for(&asked).map(|peer| (peer.clone(), String::from(why))));
             BTreeMap::new()
         }
     }
