@@ -281,12 +281,13 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     let batches =
         if args.batch.is_empty() { vec![None] } else { args.batch.iter().copied().map(Some).collect() };
     let mut rows: Vec<(String, Result<Outcome, String>)> = Vec::new();
+    let mut meant = Ok(());
     for batch in batches {
         let name = batch.map_or_else(|| case.name.clone(), |batch| format!("{} x {batch}", case.name));
         let progress = report::spinner(&format!("comparing {name}"), case.options.tune);
         let outcome = compare(&case, batch, &mut python);
         progress.finish_and_clear();
-        let mut outcome = outcome?;
+        let (mut outcome, plan) = outcome?;
         if args.bisect {
             report::say_plainly(&format!("bisecting {name}"));
             let progress = report::bar(super::compare::bisection_steps(&outcome));
@@ -301,6 +302,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
             report::table(&outcome);
             outcome.bisection.iter().for_each(|found| report::print(&found.text()));
         }
+        meant = meant.and(plan.as_ref().map_or(Ok(()), super::explain::all_meant));
         rows.push((name, Ok(outcome)));
     }
     let wanted = Wanted::of(&args.model.device, [&case.which]);
@@ -313,6 +315,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     if let Some(path) = html {
         report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device), &peers))?;
     }
+    meant?;
     let equal = rows.iter().all(|(_, row)| row.as_ref().is_ok_and(|row| row.ok));
     if equal { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }

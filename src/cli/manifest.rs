@@ -184,5 +184,7 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64, python: &mut Python) 
         seconds,
         repro: None,
     };
-    quietly(|| compare(&case, None, python))
+    let (outcome, plan) = quietly(|| compare(&case, None, python))?;
+    plan.as_ref().map_or(Ok(()), super::explain::all_meant)?;
+    Ok(outcome)
 }

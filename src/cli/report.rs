@@ -142,7 +142,8 @@ pub(crate) fn table(outcome: &Outcome) {
         }
         (None, None) => format!("ok; compiled in {:.0} ms", outcome.compile_ms),
     };
-    print(&verdict);
+    print(&wrapped(&verdict));
+    outcome.hints.iter().for_each(|line| print(&wrapped(line)));
     if let Some(report) = &outcome.compile {
         print(&report.to_string());
     }

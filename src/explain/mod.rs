@@ -31,5 +31,6 @@ pub use self::report::{
 };
 pub(crate) use self::style::{Order, Style};
 use self::text::bytes;
+pub(crate) use self::summary::hinted;
 pub use self::times::TimeSource;
 pub use self::totals::Totals;

@@ -125,6 +125,28 @@ fn a_manifest_makes_one_page_with_what_failed() {
     assert!(page.contains("1 of 2 agree with eager") && page.contains("&#60;bad&#62;"));
 }
 
+/// As plans say it, in text, in JSON and on the page.
+#[test]
+fn what_became_of_hints_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let args =
+        ["compare", "mlp8x1024-tiny", "--seconds", "0", "--html", "report.html", "--hint", "together=*"];
+    let (status, said) = run(Some(folder.path()), &args);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("layer_norm -> linear, not in one kernel as the hint `together` asks, cut: "),
+        "{said}"
+    );
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("not in one kernel as the hint <code>together</code> asks, cut: "));
+    let (status, said) =
+        run(Some(folder.path()), &[&args[..], &["--json", "--hint", "eager=no.such"]].concat());
+    assert_eq!(status, Some(2), "{said}");
+    let hints = objects(&said).remove(0)["hints"].clone();
+    let last = hints.as_array().and_then(|lines| lines.last()).cloned();
+    assert_eq!(last.unwrap(), "hint eager=no.such: no operator has this name, and none is of such a module");
+}
+
 #[test]
 fn a_saved_case_is_the_same_elsewhere() {
     let folder = tempfile::tempdir().unwrap();

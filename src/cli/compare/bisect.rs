@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::kernels::{Differences, written};
-use super::{Case, Outcome, compare, compared};
+use super::{Case, Outcome, compare};
 use crate::cli::Failure;
 use crate::cli::peers::Python;
 use crate::{Hint, Options};
@@ -130,7 +130,7 @@ pub(crate) fn bisect(
     let with = |options| Case { options, seconds: 0.0, ..case.clone() };
     let planned = |options: Options| {
         bar.set_message(format!("{}: each kernel beside eager's operators", case.name));
-        let plan = compared(&with(options), batch, &mut Python::none()).map(|(_, plan)| plan);
+        let plan = compare(&with(options), batch, &mut Python::none()).map(|(_, plan)| plan);
         bar.inc(1);
         plan
     };
@@ -150,7 +150,7 @@ pub(crate) fn bisect(
     let counts = (outcome.rewrites, outcome.ops_captured as u64);
     let cause = find(&case.options, counts, &mut |options, what| {
         bar.set_message(format!("{}: {what}", case.name));
-        let Outcome { difference, last_rewrite: last, .. } =
+        let (Outcome { difference, last_rewrite: last, .. }, _) =
             compare(&with(options), batch, &mut Python::none())?;
         bar.inc(1);
         Ok(Trial { difference, last })
@@ -272,7 +272,7 @@ mod tests {
 
     /// What bisecting finds of it.
     fn bisected(case: &Case) -> Bisection {
-        let outcome = compare(case, None, &mut Python::none()).unwrap();
+        let (outcome, _) = compare(case, None, &mut Python::none()).unwrap();
         assert_eq!(outcome.ok, case.options.fault.is_none());
         let bar = ProgressBar::hidden();
         let found = bisect(case, None, &outcome, &bar).unwrap();

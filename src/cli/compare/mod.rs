@@ -21,6 +21,7 @@ use super::model::{Loaded, Which, quietly, with_fuser};
 use super::peers::{Asked, Python};
 use super::reference::{self, seed};
 use super::times::Time;
+use crate::explain::hinted;
 use crate::judge::judge;
 use crate::{CompileReport, Explanation};
 
@@ -107,20 +108,17 @@ pub(crate) struct Outcome {
     /// Why the model runs eager; absent where it runs fused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) runs_eager: Option<String>,
+    /// What became of hints, a line each, as plans say it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hints: Vec<String>,
     /// What makes results differ, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bisection: Option<Bisection>,
 }
 
 /// Compares one case, with inputs whose first dimension is `batch` where that is given, beside TorchScript and the peers that a Python has.
-pub(crate) fn compare(case: &Case, batch: Option<i64>, python: &mut Python) -> Result<Outcome, Failure> {
-    let (outcome, explanation) = compared(case, batch, python)?;
-    explanation.as_ref().map_or(Ok(()), super::explain::all_meant)?;
-    Ok(outcome)
-}
-
-/// The same, with the plan that was compared; none where the model runs eager.
-fn compared(
+/// With the plan that was compared; none where the model runs eager.
+pub(crate) fn compare(
     case: &Case,
     batch: Option<i64>,
     python: &mut Python,
@@ -226,6 +224,7 @@ fn compared(
         ok: verdict.difference.is_none(),
         difference: verdict.difference,
         runs_eager,
+        hints: e.map_or_else(Vec::new, hinted),
         bisection: None,
     };
     if let Some(folder) = &case.repro {
