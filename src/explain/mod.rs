@@ -24,13 +24,14 @@ pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{CutChange, OneSided, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::operators::OperatorReport;
+pub(crate) use self::page::coded;
 pub use self::prediction::Prediction;
 pub use self::report::{
     EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
     ScheduleReport, StepReport, UpdateReport,
 };
 pub(crate) use self::style::{Order, Style};
-use self::text::bytes;
 pub(crate) use self::summary::hinted;
+use self::text::bytes;
 pub use self::times::TimeSource;
 pub use self::totals::Totals;

@@ -6,6 +6,7 @@ use super::table::contenders;
 use super::{Outcome, Run};
 use crate::cli::plot::{Line, STYLE, plot};
 use crate::cli::times::Time;
+use crate::explain::coded;
 
 #[derive(Template)]
 #[template(path = "bench.html")]

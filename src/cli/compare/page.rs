@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use super::accuracy::{Accuracy, ULP_CLASSES};
 use super::{Outcome, Throughput};
 use crate::cli::plot::{Line, STYLE, plot};
-use crate::explain::MemoryReport;
+use crate::explain::{MemoryReport, coded};
 
 /// A case by its name, and what was found or why nothing was.
 type Row = (String, Result<Outcome, String>);

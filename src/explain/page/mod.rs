@@ -99,7 +99,7 @@ struct Page<'a> {
 }
 
 /// HTML of a text, in which what stands between backticks is code.
-fn coded(text: impl AsRef<str>) -> String {
+pub(crate) fn coded(text: impl AsRef<str>) -> String {
     let escaped = text.as_ref().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     if !escaped.matches('`').count().is_multiple_of(2) {
         return escaped;
