@@ -300,7 +300,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
             report::json(&outcome)?;
         } else {
             report::table(&outcome);
-            outcome.bisection.iter().for_each(|found| report::print(&found.text()));
+            outcome.bisection.iter().for_each(|found| report::print(&report::wrapped(&found.text())));
         }
         meant = meant.and(plan.as_ref().map_or(Ok(()), super::explain::all_meant));
         rows.push((name, Ok(outcome)));
@@ -310,7 +310,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     peers.iter().for_each(|line| eprintln!("{}", report::wrapped(line)));
     let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
     for (peer, why) in failed.collect::<BTreeSet<_>>() {
-        eprintln!("{peer} is not timed: {why}");
+        eprintln!("{}", report::wrapped(&format!("{peer} is not timed: {why}")));
     }
     if let Some(path) = html {
         report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device), &peers))?;

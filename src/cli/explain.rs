@@ -185,7 +185,10 @@ fn show_diff(args: &Args, path: &Path, plan: &crate::Explanation, name: &str) ->
     let text = match args.format {
         Format::Json => json(&diff)?,
         Format::Html => plan.html_with_changes(name, &diff),
-        _ => diff.text(),
+        _ => match if args.output.is_none() { Style::of_terminal() } else { None } {
+            Some(style) => diff.text_in(style),
+            None => diff.text(),
+        },
     };
     report::write(args.output.as_deref(), &text)?;
     let Some(part) = args.fail_on_regression else { return Ok(()) };

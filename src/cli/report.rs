@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Failure;
@@ -17,6 +17,25 @@ pub(crate) fn print(text: &str) {
     if !text.ends_with('\n') {
         let _ = std::io::stdout().write_all(b"\n");
     }
+}
+
+/// Lines that go on in further ones where a terminal is narrower.
+pub(crate) fn wrapped(text: &str) -> String {
+    match Style::of_terminal() {
+        Some(style) => text.split_inclusive('\n').map(|line| style.wrapped(line, 2)).collect(),
+        None => text.to_owned(),
+    }
+}
+
+/// A table without rows yet, no wider than a terminal.
+pub(crate) fn empty_table(preset: &str) -> Table {
+    let mut table = Table::new();
+    table.load_preset(preset);
+    if let Some(Style { width, .. }) = Style::of_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    }
+    table
 }
 
 /// Writes to a file, or prints.
@@ -93,8 +112,7 @@ pub(crate) fn machine(device: tch::Device) -> String {
 
 /// Prints an outcome as a table.
 pub(crate) fn table(outcome: &Outcome) {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    let mut table = empty_table(presets::UTF8_BORDERS_ONLY);
     table.set_header([
         &format!("{} on {} in {}", outcome.model, outcome.device, outcome.dtype),
         "eager",
@@ -145,14 +163,13 @@ pub(crate) fn table(outcome: &Outcome) {
     print(&wrapped(&verdict));
     outcome.hints.iter().for_each(|line| print(&wrapped(line)));
     if let Some(report) = &outcome.compile {
-        print(&report.to_string());
+        print(&wrapped(&report.to_string()));
     }
 }
 
 /// Prints the models of the zoo.
 pub(crate) fn models() {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = empty_table(presets::NOTHING);
     for entry in tilefuse_models::zoo() {
         table.add_row([entry.name, entry.description]);
     }

@@ -12,8 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use self::cuts::AlikeCutChange;
 pub use self::cuts::CutChange;
+use super::style::Style;
 use super::{CodeReport, Explanation, REPORT_VERSION, StepReport, bytes, summary};
 use crate::Error;
+
+/// Where what is different in a step begins in a line.
+const STEP_INDENT: usize = 8;
 
 /// What is different in a plan from an older one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -327,33 +331,45 @@ impl PlanDiff {
 
     /// For a reader.
     pub fn text(&self) -> String {
+        self.text_in(Style { width: usize::MAX, ..Style::PLAIN })
+    }
+
+    /// The same, as it is read there.
+    pub(crate) fn text_in(&self, style: Style) -> String {
         if self.is_empty() {
             return String::from("the plans are the same\n");
         }
         let mut text = String::new();
         for total in &self.totals {
             let (before, now) = (total.before(), total.now());
-            let _ = writeln!(text, "{:32} {before:>16} -> {now:>16}  {}", total.name, total.percent());
+            let line = format!("{:32} {before:>16} -> {now:>16}  {}", total.name, total.percent());
+            let _ = writeln!(text, "{}", style.wrapped(&line, STEP_INDENT));
         }
         for (title, steps) in [("gone", self.gone_alike()), ("new", self.new_alike())] {
             if !steps.is_empty() {
                 let _ = writeln!(text, "\n{title}");
             }
             for one in steps {
-                let _ = writeln!(text, "  {:3} x {}, {}", one.count, one.step, one.time());
+                let line = format!("  {:3} x {}, {}", one.count, one.step, one.time());
+                let _ = writeln!(text, "{}", style.wrapped(&line, STEP_INDENT));
             }
         }
         if !self.changed.is_empty() {
             let _ = writeln!(text, "\nchanged");
         }
         for AlikeChange { step, what, count, .. } in self.changed_alike() {
-            let _ = writeln!(text, "  {count:3} x {step}\n        {}", what.join("; "));
+            let _ = writeln!(text, "{}", style.wrapped(&format!("  {count:3} x {step}"), STEP_INDENT));
+            let what = format!("{:STEP_INDENT$}{}", "", what.join("; "));
+            let _ = writeln!(text, "{}", style.wrapped(&what, STEP_INDENT));
         }
         if !self.cuts.is_empty() {
             let _ = writeln!(text, "\nedges");
         }
         for AlikeCutChange { edge, old, new, count, bytes: size } in self.cuts_alike() {
-            let _ = writeln!(text, "  {count:3} x {edge}, {}\n        {old} -> {new}", bytes(size));
+            let edge = format!("  {count:3} x {edge}, {}", bytes(size));
+            let _ = writeln!(text, "{}", style.wrapped(&edge, STEP_INDENT));
+            let change = format!("{:STEP_INDENT$}{old} -> {new}", "");
+            let _ = writeln!(text, "{}", style.wrapped(&change, STEP_INDENT));
         }
         text
     }

@@ -55,7 +55,7 @@ impl Style {
     }
 
     /// A line that goes on in further ones where it is too long, each with so many spaces before it.
-    pub(super) fn wrapped(self, line: &str, indent: usize) -> String {
+    pub(crate) fn wrapped(self, line: &str, indent: usize) -> String {
         let (mut text, mut column) = (String::new(), 0);
         for word in line.split_inclusive(' ') {
             // A word that is longer than a line is not broken.

@@ -152,6 +152,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     report::print(&table::table(&run));
+    report::print(&report::wrapped(&table::notes(&run)));
     save(&run)?;
     write(&args.html, || Ok(html::page(&run)))?;
     let different = run.rows.iter().filter(|r| !r.ok).count();

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use comfy_table::{Table, presets};
+use comfy_table::presets;
 
 use super::{Outcome, Run};
+use crate::cli::report::empty_table;
 
 /// Who was measured beside the copy: ours, eager, and the others by name.
 pub(super) fn contenders(run: &Run) -> Vec<&str> {
@@ -25,8 +26,7 @@ pub(super) fn weights(run: &Run) -> &'static str {
 /// The run as a table.
 pub(super) fn table(run: &Run) -> String {
     let contenders = contenders(run);
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    let mut table = empty_table(presets::UTF8_BORDERS_ONLY);
     let mut header = vec![String::from("microseconds"), String::from("type"), String::from("MB")];
     header.extend(contenders.iter().map(|name| name.to_string()));
     header.extend([String::from("copy"), String::from("of copy")]);
@@ -44,8 +44,13 @@ pub(super) fn table(run: &Run) -> String {
         }
         table.add_row(cells);
     }
-    let mut text = table.to_string();
-    text.push_str(&format!("\n{}; {}\n", run.device, run.timing));
+    table.to_string()
+}
+
+/// What is said below it.
+pub(super) fn notes(run: &Run) -> String {
+    let launch_overhead = run.rows.iter().any(|row| !row.launch_overhead_us.is_empty());
+    let mut text = format!("{}; {}\n", run.device, run.timing);
     text.push_str(&format!("{}\n", weights(run)));
     text.push_str(&format!("copy of a large tensor: {:.1} GB/s, read and written\n", run.copy_gbps));
     if let Some(us) = run.empty_launch_us {
