@@ -23,6 +23,9 @@ const MAX_CUTS: usize = 5;
 /// Where the reason of a cut begins in a line.
 const CUT_INDENT: usize = 6;
 
+/// Where steps that are repeated, several together, begin in a line.
+const STEP_INDENT: usize = 4;
+
 /// Steps one after the other, as they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -120,11 +123,14 @@ fn modules(plan: &Explanation, at: usize, run: Run) -> String {
     (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
 }
 
-/// So many runs in a row of which each takes less than [`SMALL`] of the time are one line.
+/// So many steps in a row, or runs of them, of which each takes less than [`SMALL`] of the time are one line.
 const MIN_FOLDED: usize = 4;
 
 /// Of all time, in percent.
 const SMALL: f64 = 0.1;
+
+/// Lines that steps have where those that take least can be put together.
+const MAX_STEP_LINES: usize = 24;
 
 /// What a plan takes, and what its columns are.
 fn heading(plan: &Explanation, what: &str, style: Style) -> String {
@@ -155,48 +161,132 @@ fn heading(plan: &Explanation, what: &str, style: Style) -> String {
 /// The steps of a plan, repeated ones once, and many small ones in a row together.
 pub(super) fn steps(plan: &Explanation, style: Style) -> String {
     let all = plan.known_us();
-    let us = |run: &Run| plan.steps[run.start..run.end()].iter().filter_map(StepReport::us).sum::<f64>();
     let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
     let width = width_of_names(plan, style);
     let mut text = heading(plan, "steps", style);
+    for row in rows(plan) {
+        let line = match row {
+            Row::Heading(run) => format!(
+                "{} x {} steps, {} to {}: {}, {:.1} %",
+                run.times,
+                run.period,
+                run.start,
+                run.end() - 1,
+                time(us(plan, run.start, run.end())),
+                share(us(plan, run.start, run.end()))
+            ),
+            Row::Steps { start, end, run } if end == start + 1 => {
+                let line = step(plan, start, run, plan.steps[start].us().map(share), width);
+                let line = clip(&line, style.width);
+                if plan.steps[start].is_extern() { style.warning(&line) } else { line }
+            }
+            Row::Steps { start, end, run } => {
+                let line = format!(
+                    "{:indent$}{} steps, {start} to {}, {:.1} % together{}: {}",
+                    "",
+                    end - start,
+                    end - 1,
+                    share(us(plan, start, end)),
+                    around(plan, start, end, run),
+                    kinds(&plan.steps[start..end]),
+                    indent = if run.times > 1 { STEP_INDENT } else { 0 }
+                );
+                style.faint(&clip(&line, style.width))
+            }
+        };
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// The module that steps lie in, which are repeated with others, behind a comma; empty where there is none.
+fn around(plan: &Explanation, start: usize, end: usize, run: Run) -> String {
+    let common = common_module(plan);
+    let path = |at: usize| {
+        let alike = (0..run.times).map(|time| first_module(&plan.steps[at + time * run.period]));
+        folded(alike.map(|module| within(module, &common)))
+    };
+    let module = (start + 1..end).fold(path(start), |module, at| common_path(&module, &path(at)));
+    if module.is_empty() { module } else { format!(", {module}") }
+}
+
+/// What steps take of which it is known.
+fn us(plan: &Explanation, start: usize, end: usize) -> f64 {
+    plan.steps[start..end].iter().filter_map(StepReport::us).sum()
+}
+
+/// A line of the steps of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Row {
+    /// Steps that are repeated follow.
+    Heading(Run),
+    /// A step, or several in a row together.
+    Steps {
+        start: usize,
+        end: usize,
+        /// What they are repeated in, or a run of one repetition.
+        run: Run,
+    },
+}
+
+impl Row {
+    /// Both together, where they stand for steps that are repeated together or not at all.
+    fn merged(self, next: Row) -> Option<Row> {
+        match (self, next) {
+            (Row::Steps { start, run, .. }, Row::Steps { end, run: next, .. }) => {
+                let alike = run == next || (run.times == 1 && next.times == 1);
+                alike.then_some(Row::Steps { start, end, run })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The lines of the steps of a plan: those that take least are put together with their neighbours until there are no more lines than fit
+/// a screen.
+fn rows(plan: &Explanation) -> Vec<Row> {
+    let all = plan.known_us();
+    let is_known = |start: usize, end: usize| plan.steps[start..end].iter().all(is_known_to_be_short);
+    let is_small = |start: usize, end: usize| {
+        all > 0.0 && 100.0 * us(plan, start, end) / all < SMALL && is_known(start, end)
+    };
     let keys: Vec<String> = plan.steps.iter().map(key).collect();
     let found = runs(&keys);
-    let is_small = |run: &Run| {
-        share(us(run)) < SMALL && plan.steps[run.start..run.end()].iter().all(is_known_to_be_short)
-    };
-    for part in found.chunk_by(|a, b| is_small(a) == is_small(b)) {
-        if part.len() >= MIN_FOLDED && is_small(&part[0]) {
-            let (first, last) = (part[0].start, part[part.len() - 1].end() - 1);
-            let together: f64 = part.iter().map(us).sum();
-            let line = format!(
-                "{} steps, {first} to {last}, {:.1} % together: {}",
-                last + 1 - first,
-                share(together),
-                kinds(&plan.steps[first..=last])
-            );
-            let _ = writeln!(text, "{}", style.faint(&clip(&line, style.width)));
+    let mut rows = Vec::new();
+    for part in found.chunk_by(|a, b| is_small(a.start, a.end()) == is_small(b.start, b.end())) {
+        let (first, last) = (part[0], part[part.len() - 1]);
+        if part.len() >= MIN_FOLDED && is_small(first.start, first.end()) {
+            let run = Run { period: 1, times: 1, ..first };
+            rows.push(Row::Steps { start: first.start, end: last.end(), run });
             continue;
         }
-        for run in part {
+        for &run in part {
             if run.times > 1 {
-                let (start, period, times) = (run.start, run.period, run.times);
-                let _ = writeln!(
-                    text,
-                    "{times} x {period} steps, {start} to {}: {}, {:.1} %",
-                    run.end() - 1,
-                    time(us(run)),
-                    share(us(run))
-                );
+                rows.push(Row::Heading(run));
             }
-            for at in run.start..run.start + run.period {
-                let line = step(plan, at, *run, plan.steps[at].us().map(share), width);
-                let line = clip(&line, style.width);
-                let is_call = plan.steps[at].is_extern();
-                let _ = writeln!(text, "{}", if is_call { style.warning(&line) } else { line });
+            let steps: Vec<usize> = (run.start..run.start + run.period).collect();
+            for part in steps.chunk_by(|&a, &b| is_small(a, a + 1) == is_small(b, b + 1)) {
+                let (start, end) = (part[0], part[0] + part.len());
+                if part.len() >= MIN_FOLDED && is_small(start, start + 1) {
+                    rows.push(Row::Steps { start, end, run });
+                } else {
+                    rows.extend((start..end).map(|at| Row::Steps { start: at, end: at + 1, run }));
+                }
             }
         }
     }
-    text
+    let cost = |row: Row| match row {
+        Row::Steps { start, end, run } if is_known(start, end) => us(plan, start, end) * run.times as f64,
+        _ => f64::INFINITY,
+    };
+    while rows.len() > MAX_STEP_LINES {
+        let pairs = rows.windows(2).enumerate();
+        let pairs = pairs.filter_map(|(at, pair)| Some((at, pair[0].merged(pair[1])?)));
+        let least = pairs.map(|(at, row)| (at, row, cost(row))).min_by(|a, b| a.2.total_cmp(&b.2));
+        let Some((at, row, _)) = least.filter(|least| least.2.is_finite()) else { break };
+        rows.splice(at..at + 2, [row]);
+    }
+    rows
 }
 
 /// The distinct kernels of a plan, and the operators of libtorch, that which takes most time first.
@@ -457,6 +547,35 @@ mod tests {
         assert_eq!(runs_of("xabababy"), [(0, 1, 1), (1, 2, 3), (7, 1, 1)]);
         assert_eq!(runs_of("aaaa"), [(0, 1, 4)]);
         assert_eq!(runs_of("aabaabc"), [(0, 3, 2), (6, 1, 1)]);
+    }
+
+    #[test]
+    fn what_takes_least_is_put_together_until_a_plan_fits_a_screen() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        let step = plan.steps[0].clone();
+        plan.steps.clear();
+        // Twice a layer of 60 steps, of which the last one takes most, and one more.
+        for at in (0..60).chain(0..60).chain([60]) {
+            let mut step = step.clone();
+            let StepReport::Kernel { program, predicted_us, .. } = &mut step else { continue };
+            (*program, *predicted_us) = (at, if at == 59 { 1000.0 } else { 10.0 });
+            plan.steps.push(step);
+        }
+        let found = rows(&plan);
+        assert_eq!(found.len(), MAX_STEP_LINES);
+        let layer = Run { start: 0, period: 60, times: 2 };
+        assert_eq!(found[0], Row::Heading(layer));
+        assert_eq!(found[22], Row::Steps { start: 59, end: 60, run: layer });
+        let last = Run { start: 120, period: 1, times: 1 };
+        assert_eq!(found[23], Row::Steps { start: 120, end: 121, run: last });
+        let mut at = 0;
+        for row in &found[1..22] {
+            let Row::Steps { start, end, .. } = *row else { panic!("{row:?}") };
+            assert!(start == at && end - start <= 4, "{row:?}");
+            at = end;
+        }
+        let text = plan.summary();
+        assert!(text.contains("\n    4 steps, 0 to 3, 1.3 % together, embed: 4 x fused_0\n"), "{text}");
     }
 
     #[test]
