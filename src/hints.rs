@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use indexmap::{IndexMap, IndexSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tilefuse_fusion::{Graph, Hints, Op};
+use tilefuse_fusion::{Declined, Graph, Hints, Op};
 
 use crate::paths::{Covered, Pattern};
 use crate::{Options, Strict};
@@ -154,7 +154,7 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
             Effect::Separate => origins.into_iter().for_each(|(origin, covered)| {
                 let operator = (covered == Covered::Operator).then_some(origin);
                 let (region, _) = regions.insert_full((position, operator, covered));
-                found.keep_separate(origin, region as u32);
+                found.keep_separate(origin, region as u32, &hint.of);
             }),
         }
     }
@@ -271,7 +271,8 @@ fn keep(graph: &mut Graph, origins: &IndexMap<u32, Covered>, of: &str) {
     for id in ids {
         let node = graph.node(id);
         if matches!(node.op, Op::Aten(_)) && node.origin.is_some_and(|origin| origins.contains_key(&origin)) {
-            graph.keep_call(id, &format!("the hint `eager` for {of} keeps it there"));
+            let reason = format!("the hint `eager` for {of} keeps it there");
+            graph.keep_call(id, Declined::new(reason, format!("without the hint `eager` for {of}")));
         }
     }
 }

@@ -225,5 +225,27 @@ pub struct Compared {
     pub chosen: bool,
 }
 
+/// Why a call has no kernel though it might, and what would have to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declined {
+    /// Why.
+    pub reason: String,
+    /// What would have to change in the model, in its tensors or in the options.
+    pub remedy: String,
+}
+
+impl Declined {
+    /// For this reason, which is no longer one where that changes.
+    pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Declined {
+        Declined { reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
+impl std::fmt::Display for Declined {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
 /// The kernel of a call, or why it has none.
-pub type MaybeKernel = Result<std::sync::Arc<BlockKernel>, String>;
+pub type MaybeKernel = Result<std::sync::Arc<BlockKernel>, Declined>;

@@ -14,7 +14,7 @@ use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use tilefuse_block::{Literal, Loc, ScalarFn};
 
-use crate::block_kernel::{BlockKernelKind, Compared, MaybeKernel};
+use crate::block_kernel::{BlockKernelKind, Compared, Declined, MaybeKernel};
 use crate::combiner::Combiner;
 use crate::contraction::{Contraction, Window};
 use crate::library_form::{ContractionForm, LibraryForm};
@@ -305,8 +305,8 @@ impl Graph {
     }
 
     /// Keeps a call in libtorch, for this reason: no pass replaces it.
-    pub fn keep_call(&mut self, id: NodeId, reason: &str) {
-        self.node_mut(id).kernel = Some(Err(reason.to_owned()));
+    pub fn keep_call(&mut self, id: NodeId, why: Declined) {
+        self.node_mut(id).kernel = Some(Err(why));
     }
 
     /// A literal of a type's element type in every element of its shape.

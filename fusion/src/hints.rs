@@ -7,13 +7,17 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
     separate: FxHashMap<u32, u32>,
+    /// By region of what is to be separate: the pattern of the hint that asks for it.
+    patterns: FxHashMap<u32, String>,
     together: FxHashMap<u32, u32>,
 }
 
 impl Hints {
-    /// Asks that what comes from a call be in no kernel with what does not come from calls of the same region.
-    pub fn keep_separate(&mut self, origin: u32, region: u32) {
+    /// Asks that what comes from a call be in no kernel with what does not come from calls of the same region, because of a hint of this
+    /// pattern.
+    pub fn keep_separate(&mut self, origin: u32, region: u32, pattern: &str) {
         self.separate.entry(origin).or_insert(region);
+        self.patterns.entry(region).or_insert_with(|| pattern.to_owned());
     }
 
     /// Asks that what comes from a call be in one kernel with what comes from calls of the same region wherever that can be
@@ -36,10 +40,17 @@ impl Hints {
         self.separate.is_empty() && self.together.is_empty()
     }
 
+    /// The pattern of a hint by which two operators of these origins may not be in one kernel.
+    pub(crate) fn separating(&self, a: Option<u32>, b: Option<u32>) -> Option<&str> {
+        let region = |origin: Option<u32>| self.separate.get(&origin?);
+        let (a, b) = (region(a), region(b));
+        let pattern = || self.patterns.get(a.or(b)?).map(String::as_str);
+        if a == b { None } else { pattern() }
+    }
+
     /// Whether two operators of these origins may be in one kernel.
     pub(crate) fn allow(&self, a: Option<u32>, b: Option<u32>) -> bool {
-        let region = |origin: Option<u32>| self.separate.get(&origin?);
-        region(a) == region(b)
+        self.separating(a, b).is_none()
     }
 
     /// Whether two operators of these origins are to be in one kernel at any price.
@@ -52,6 +63,7 @@ impl Hints {
 #[cfg(test)]
 mod tests {
     use super::Hints;
+    use crate::block_kernel::Declined;
     use crate::graph::{Graph, Op};
     use crate::machine::Profile;
     use crate::parse_graph;
@@ -91,19 +103,21 @@ mod tests {
     fn operators_are_kept_separate() {
         assert_eq!(plan_of(MODEL, Hints::default()).kernel_count(), 1);
         let mut hints = Hints::default();
-        hints.keep_separate(1, 0);
+        hints.keep_separate(1, 0, "sin");
         let plan = plan_of(MODEL, hints);
         assert_eq!(plan.kernel_count(), 3);
-        assert!(plan.decisions.iter().all(|decision| decision.verdict == Verdict::Hint));
-        assert_eq!(Verdict::Hint.to_string(), "cut: a hint keeps them in separate kernels");
+        let verdict = Verdict::Hint(String::from("sin"));
+        assert!(plan.decisions.iter().all(|decision| decision.verdict == verdict));
+        assert_eq!(verdict.to_string(), "cut: the hint `separate` for sin keeps them in separate kernels");
+        assert_eq!(verdict.remedy().unwrap(), "without the hint `separate` for sin they may be fused");
         // Of one region, what is in it is fused.
         let mut hints = Hints::default();
-        hints.keep_separate(1, 0);
-        hints.keep_separate(2, 0);
+        hints.keep_separate(1, 0, "sin");
+        hints.keep_separate(2, 0, "sin");
         assert_eq!(plan_of(MODEL, hints).kernel_count(), 2);
         // Each of a region of its own.
         let mut hints = Hints::default();
-        (0..3).for_each(|origin| hints.keep_separate(origin, origin));
+        (0..3).for_each(|origin| hints.keep_separate(origin, origin, "*"));
         assert_eq!(plan_of(MODEL, hints).kernel_count(), 3);
     }
 
@@ -126,7 +140,7 @@ mod tests {
         };
         assert_eq!(kernels(Hints::default()).kernel_count(), 1);
         let mut hints = Hints::default();
-        hints.keep_separate(1, 0);
+        hints.keep_separate(1, 0, "sin");
         let plan = kernels(hints);
         assert_eq!(plan.kernel_count(), 2);
         let StepKind::Kernel(second) = &plan.steps[1].kind else { panic!("a kernel") };
@@ -146,7 +160,7 @@ mod tests {
         }";
         let attention = |separate: &[u32]| {
             let mut hints = Hints::default();
-            separate.iter().for_each(|&origin| hints.keep_separate(origin, 0));
+            separate.iter().for_each(|&origin| hints.keep_separate(origin, 0, "*"));
             let profile = Profile::host(2);
             let mut cx = Context { hints, ..Context::new(&profile) };
             let graph = lowered(model(text), Stage::Primitive..=Stage::Primitive, &mut cx).unwrap();
@@ -163,7 +177,7 @@ mod tests {
     fn a_call_that_is_kept_is_not_lowered() {
         let mut graph = model(MODEL);
         let sin = graph.ids().find(|&id| graph.node(id).origin == Some(1)).unwrap();
-        graph.keep_call(sin, "kept by a hint");
+        graph.keep_call(sin, Declined::new("kept by a hint", "without the hint"));
         let profile = Profile::host(2);
         let mut cx = Context::new(&profile);
         let graph = lowered(graph, Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
@@ -171,5 +185,6 @@ mod tests {
         assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 1));
         let verdict = &plan.decisions[0].verdict;
         assert_eq!(verdict.to_string(), "cut: aten::sin runs through libtorch: kept by a hint");
+        assert_eq!(verdict.remedy().as_deref(), Some("without the hint"));
     }
 }

@@ -47,7 +47,7 @@ mod types;
 mod verify;
 
 pub use block_kernel::{
-    Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, FusionBarrier, Layout,
+    Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, Declined, FusionBarrier, Layout,
     MaybeKernel, Tied,
 };
 pub use contract::{Panels, Prepacked, Products, choose_products};

@@ -10,8 +10,8 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{Plan, StepKind, Tuner};
 use tilefuse_fusion::{
-    Alignments, Device, FusionBarrier, Graph, MaybeKernel, NodeId, Op, Profile, Recording, Rewrites,
-    TensorType, pipeline,
+    Alignments, Declined, Device, FusionBarrier, Graph, MaybeKernel, NodeId, Op, Profile, Recording,
+    Rewrites, TensorType, pipeline,
 };
 
 use super::attention_masks::Masks;
@@ -425,7 +425,7 @@ fn set_apart(kernel: &mut MaybeKernel, error: &tilefuse_codegen::Error) {
         Ok(custom) if custom.barrier.is_none() => {
             std::sync::Arc::make_mut(custom).barrier = Some(FusionBarrier::Tiles);
         }
-        _ => *kernel = Err(error.to_string()),
+        _ => *kernel = Err(Declined::new(error.to_string(), "a kernel that code can be generated for")),
     }
 }
 

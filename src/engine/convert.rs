@@ -146,7 +146,9 @@ impl Converter<'_> {
             args.iter().flat_map(torch::Arg::tensors).map(|t| Some(self.trace.info(t)?.meta)).collect()
         };
         let (inputs, outputs) = (metas(&event.args)?, metas(&event.outs)?);
-        Some(crate::operator::custom_kernel(&definition, &inputs, &outputs).map(std::sync::Arc::new))
+        let kernel = crate::operator::custom_kernel(&definition, &inputs, &outputs);
+        let remedy = "a launch of a kernel that plans can make themselves: see `Operator`";
+        Some(kernel.map(std::sync::Arc::new).map_err(|reason| fusion::Declined::new(reason, remedy)))
     }
 
     fn arg(&mut self, arg: &torch::Arg, event: usize) -> Result<fusion::Arg<fusion::TensorId>, Error> {

@@ -53,7 +53,7 @@ pub(crate) use guard::{Addresses, Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache_state, device_name, forget_dropped, kernel, listing};
 pub(crate) use measure::{Remembered, calls_in, in_turns, median, per_call};
-pub(crate) use module_paths::{common_path, nodes_of, step_modules};
+pub(crate) use module_paths::{common_path, module_of, nodes_of, numbers, step_modules};
 pub(crate) use operator_flow::OperatorFlow;
 pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};

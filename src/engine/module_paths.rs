@@ -9,10 +9,11 @@ use super::script_modules::ScriptModules;
 
 /// By captured call: the module that it belongs to, `h.3.mlp.c_fc`; empty where nothing says so.
 ///
-/// A call that reads a parameter, or what is made of one parameter alone, belongs to the module of that one. A call that reads none
-/// is of the innermost module that surrounds a call whose result it reads and one that reads its result, or the calls before and
-/// behind it. Where the model named a [`crate::scope`], or TorchScript's interpreter says which module it is in, that is where the
-/// call belongs, and its parameter may say where within it.
+/// A call that reads a parameter, or what is made of one parameter alone, belongs to the module of that one, or to the innermost module
+/// within it that surrounds a call whose result it reads and one that reads its result: a mask of the whole model is read in each layer.
+/// A call that reads none is of that innermost module, or of what surrounds the calls before and behind it. Where the model named a
+/// [`crate::scope`], or TorchScript's interpreter says which module it is in, that is where the call belongs, and its parameter may say
+/// where within it.
 pub(crate) fn module_paths(converted: &Converted) -> Vec<String> {
     let Converted { recording, scopes, scripts, .. } = converted;
     let read = owners(recording);
@@ -36,10 +37,16 @@ pub(crate) fn module_paths(converted: &Converted) -> Vec<String> {
     };
     let mut found: Vec<String> = (0..recording.calls.len()).map(path).collect();
     let between = between(recording, &found);
+    let is_said = |at: usize| {
+        let said = [scopes, scripts].into_iter().filter_map(|said| said.get(at));
+        said.filter(|said| !said.is_empty()).count() > 0
+    };
+    let own = found.clone();
     fill(&mut found);
-    for (path, between) in found.iter_mut().zip(between) {
-        if between.len() > path.len() {
-            *path = between;
+    for (at, between) in between.into_iter().enumerate() {
+        let is_open = own[at].is_empty() || (is_within(&between, &own[at]) && !is_said(at));
+        if is_open && between.len() > found[at].len() {
+            found[at] = between;
         }
     }
     found
@@ -48,8 +55,7 @@ pub(crate) fn module_paths(converted: &Converted) -> Vec<String> {
 /// Modules that values of a recording come from, or go to, that are followed.
 const MAX_NEAR: usize = 4;
 
-/// By captured call of no module: the innermost one that both a module which its operands come from and one which its results go to
-/// are in.
+/// By captured call: the innermost module that both one which its operands come from and one which its results go to are in.
 fn between(recording: &Recording, modules: &[String]) -> Vec<String> {
     // By tensor: the modules of calls that it comes from and that it goes to, the nearest ones first.
     let mut makers: Vec<Vec<&str>> = vec![Vec::new(); recording.tensors.len()];
@@ -76,13 +82,11 @@ fn between(recording: &Recording, modules: &[String]) -> Vec<String> {
             readers.splice(..0, near.iter().copied());
             readers.truncate(MAX_NEAR);
         }
-        if module.is_empty() {
-            // What is on both sides is used in several places, and is around none.
-            let makers = before[at].iter().filter(|maker| !near.contains(maker));
-            let users: Vec<&str> = near.iter().filter(|user| !before[at].contains(user)).copied().collect();
-            let pairs = makers.flat_map(|a| users.iter().map(move |b| common_path(a, b)));
-            found[at] = pairs.max_by_key(String::len).unwrap_or_default();
-        }
+        // What is on both sides, as its own module is, is used in several places, and is around none.
+        let makers = before[at].iter().filter(|maker| !near.contains(maker));
+        let users: Vec<&str> = near.iter().filter(|user| !before[at].contains(user)).copied().collect();
+        let pairs = makers.flat_map(|a| users.iter().map(move |b| common_path(a, b)));
+        found[at] = pairs.max_by_key(String::len).unwrap_or_default();
     }
     found
 }
@@ -135,21 +139,31 @@ pub(crate) fn nodes_of(step: &Step) -> &[NodeId] {
     }
 }
 
+/// The numbers of the captured operators that a name has: `aten::linear #23` has one, `attention aten::matmul #3 to aten::matmul #9` two.
+pub(crate) fn numbers(name: &str) -> impl Iterator<Item = usize> + '_ {
+    name.split(' ').filter_map(|word| word.strip_prefix('#')?.parse().ok())
+}
+
+/// The module of what has a name, which of several operators is the one that all of them are in, with the modules of captured operators by
+/// their numbers; empty where nothing says so.
+pub(crate) fn module_of<'m>(name: &str, module: impl Fn(usize) -> Option<&'m str>) -> String {
+    let mut modules = numbers(name).filter_map(module);
+    let first = modules.next().unwrap_or_default().to_owned();
+    modules.fold(first, |common, module| common_path(&common, module))
+}
+
 /// By step: the modules of the operators that it computes, in order, without those that others of them are in.
 pub(crate) fn step_modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>> {
-    let mut found: Vec<Vec<String>> = plan
-        .steps
-        .iter()
-        .map(|step| {
-            let origins = nodes_of(step).iter().filter_map(|&node| plan.graph.node(node).origin);
-            innermost(
-                origins
-                    .filter_map(|origin| of_calls.get(origin as usize))
-                    .filter(|module| !module.is_empty()),
-            )
-        })
-        .collect();
-    // What passes made of several calls is of what surrounds it.
+    let of_call = |number: usize| of_calls.get(number).map(String::as_str);
+    // Passes name what they make of several calls after the first and the last.
+    let of_name = |origin: u32| Some(module_of(plan.graph.origins.get(origin as usize)?, of_call));
+    let of_origin = |origin: u32| of_call(origin as usize).map(str::to_owned).or_else(|| of_name(origin));
+    let of_step = |step: &Step| {
+        let origins = nodes_of(step).iter().filter_map(|&node| plan.graph.node(node).origin);
+        innermost(origins.filter_map(of_origin).filter(|module| !module.is_empty()))
+    };
+    let mut found: Vec<Vec<String>> = plan.steps.iter().map(of_step).collect();
+    // Where they have no name, it is of what surrounds it.
     let mut around: Vec<String> =
         found.iter().map(|modules| modules.last().cloned().unwrap_or_default()).collect();
     fill(&mut around);
@@ -162,12 +176,12 @@ pub(crate) fn step_modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>>
 }
 
 /// These modules without repetitions, and without those that others are in.
-fn innermost<'m>(modules: impl Iterator<Item = &'m String>) -> Vec<String> {
+fn innermost(modules: impl Iterator<Item = String>) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for module in modules {
-        if !found.iter().any(|known| is_within(known, module)) {
-            found.retain(|known| !is_within(module, known));
-            found.push(module.clone());
+        if !found.iter().any(|known| is_within(known, &module)) {
+            found.retain(|known| !is_within(&module, known));
+            found.push(module);
         }
     }
     found
@@ -211,7 +225,7 @@ mod tests {
         assert!(is_within("h.1.mlp", "h.1") && is_within("h.1", "h.1") && is_within("h.1", ""));
         assert!(!is_within("h.10", "h.1") && !is_within("h", "h.1"));
         let paths = ["h.0", "h.0.ln", "h.0.mlp", "h.0.ln", "h"].map(String::from);
-        assert_eq!(innermost(paths.iter()), ["h.0.ln", "h.0.mlp"]);
+        assert_eq!(innermost(paths.into_iter()), ["h.0.ln", "h.0.mlp"]);
     }
 
     /// A table that belongs to no layer is read in each: what is made of it is still of the layer of the weights around it.
@@ -233,6 +247,38 @@ mod tests {
         let recording = tilefuse_fusion::parse_recording(text).unwrap();
         let modules = ["h.1.attn.q", "rotary", "", "h.1.attn.o", "", "rotary"].map(String::from);
         assert_eq!(between(&recording, &modules), ["", "", "h.1.attn", "", "", ""]);
+    }
+
+    /// A mask of the whole model is read in each layer, whose own it is unless the model names a scope.
+    #[test]
+    fn what_reads_a_parameter_of_a_module_around_is_of_the_layer_that_its_operands_and_users_are_in() {
+        let text = r#"recording {
+          %0 = input 0 : f32[4,4]
+          %1 = param 0 "m.h.1.attn.q.weight" : f32[4,4]
+          %2 = param 1 "m.mask" : i1[4,4]
+          %3 = param 2 "m.h.1.attn.o.weight" : f32[4,4]
+          %4: f32[4,4] = aten::linear(input=%0, weight=%1, bias=None)
+          %5: f32[4,4] = aten::masked_fill.Scalar(self=%4, mask=%2, value=0)
+          %6: f32[4,4] = aten::linear(input=%5, weight=%3, bias=None)
+          %7: f32[4,4] = aten::masked_fill.Scalar(self=%6, mask=%2, value=0)
+          outputs %7
+        }"#;
+        let recording = tilefuse_fusion::parse_recording(text).unwrap();
+        let (params, consts, sites) = (Vec::new(), Vec::new(), Vec::new());
+        let (scopes, scripts) = (Vec::new(), Vec::new());
+        let mut converted = Converted { recording, params, consts, scopes, scripts, sites };
+        assert_eq!(module_paths(&converted), ["m.h.1.attn.q", "m.h.1.attn", "m.h.1.attn.o", "m"]);
+        converted.scopes = ["", "m", "", ""].map(String::from).to_vec();
+        assert_eq!(module_paths(&converted)[1], "m");
+    }
+
+    #[test]
+    fn what_passes_make_of_several_operators_is_of_the_module_around_them() {
+        let modules = ["h.0.attn.q", "h.0.attn.o", ""];
+        let of = |name: &str| module_of(name, |number| modules.get(number).copied());
+        assert_eq!(of("aten::linear #1"), "h.0.attn.o");
+        assert_eq!(of("attention aten::matmul #0 to aten::matmul #1"), "h.0.attn");
+        assert_eq!(of("aten::add #2") + &of("input 0"), "");
     }
 
     #[test]

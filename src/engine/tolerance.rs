@@ -12,7 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
-use tilefuse_fusion::{Graph, NodeId, Op, ValueRef};
+use tilefuse_fusion::{Declined, Graph, NodeId, Op, ValueRef};
 
 use super::compile::Compiled;
 use super::convert::Converted;
@@ -249,7 +249,9 @@ impl Part {
         for id in graph.ids().filter(|id| kept.contains(id)).collect::<Vec<_>>() {
             // Where a hint keeps it there already, that is why.
             if matches!(graph.node(id).op, Op::Aten(_)) && !matches!(graph.node(id).kernel, Some(Err(_))) {
-                graph.keep_call(id, &self.reason);
+                let remedy =
+                    format!("a larger tolerance than {:.1e} of {}", self.hint.relative, self.hint.part);
+                graph.keep_call(id, Declined::new(self.reason.clone(), remedy));
             }
         }
     }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tilefuse_fusion::plan::Plan;
 
-use crate::engine::{OperatorFlow, common_path, nodes_of};
+use crate::engine::{self, OperatorFlow, nodes_of, numbers};
 
 /// An operator of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -64,17 +64,9 @@ fn steps_of(plan: &Plan, captured: usize, flow: &OperatorFlow) -> Vec<Option<usi
     steps
 }
 
-/// The numbers of the captured operators that a name has: `aten::linear #23` has one, `attention aten::matmul #3 to aten::matmul #9` two.
-fn numbers(name: &str) -> impl Iterator<Item = usize> + '_ {
-    name.split(' ').filter_map(|word| word.strip_prefix('#')?.parse().ok())
-}
-
 /// The module of what has a name in a report, which of several operators is the one that all of them are in; empty where nothing says so.
 pub(super) fn module_of(operators: &[OperatorReport], name: &str) -> String {
-    let mut modules =
-        numbers(name).filter_map(|number| operators.get(number)).map(|known| known.module.as_str());
-    let first = modules.next().unwrap_or_default().to_owned();
-    modules.fold(first, |common, module| common_path(&common, module))
+    engine::module_of(name, |number| operators.get(number).map(|known| known.module.as_str()))
 }
 
 #[cfg(test)]
@@ -106,19 +98,5 @@ mod tests {
         assert_eq!(steps, [Some(0), Some(0), Some(0), None, Some(0)]);
         assert_eq!(found[3].left_out.as_deref(), Some("nothing that a call gives back needs it"));
         assert_eq!((found[4].operator.as_str(), &found[4].left_out), ("aten::view #4", &None));
-    }
-
-    #[test]
-    fn what_is_made_of_several_operators_is_of_the_module_around_them() {
-        let of = |module: &str| OperatorReport {
-            operator: String::new(),
-            module: module.to_owned(),
-            step: None,
-            left_out: None,
-        };
-        let known = [of("h.0.attn.q"), of("h.0.attn.o"), of("")];
-        assert_eq!(module_of(&known, "aten::linear #1"), "h.0.attn.o");
-        assert_eq!(module_of(&known, "attention aten::matmul #0 to aten::matmul #1"), "h.0.attn");
-        assert_eq!(module_of(&known, "aten::add #2") + &module_of(&known, "input 0"), "");
     }
 }

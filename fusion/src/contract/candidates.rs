@@ -17,7 +17,7 @@ use super::match_failure::MatchFailure;
 use super::price::predict;
 use super::products::Products;
 use super::{blocks, conv, product};
-use crate::block_kernel::Compared;
+use crate::block_kernel::{Compared, Declined};
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::LibraryForm;
@@ -162,16 +162,24 @@ pub(super) struct Choice {
     pub(super) template: Option<Template>,
     /// Why.
     pub(super) reason: Option<String>,
+    /// What would have to change for a kernel to take the place of libtorch's call.
+    pub(super) remedy: String,
     /// All that were compared; none where there is no kernel.
     pub(super) compared: Vec<Compared>,
 }
 
 impl Choice {
     /// Libtorch's call, without another one.
-    pub(super) fn library(reason: String) -> Choice {
-        Choice { template: None, reason: Some(reason), compared: Vec::new() }
+    pub(super) fn library(why: Declined) -> Choice {
+        Choice { template: None, reason: Some(why.reason), remedy: why.remedy, compared: Vec::new() }
     }
 }
+
+/// What would change the choice of libtorch's call for a product that was measured.
+const MEASURED: &str = "nothing that was measured: libtorch's call takes less time; `Products::Generated` takes a kernel nevertheless";
+
+/// The same for one that was not.
+const PREDICTED: &str = "nothing that the cost model knows: libtorch's call is predicted to take less time; `Products::Measured` measures it";
 
 /// Bytes of operands that may be packed always: libtorch's products take as much for their own.
 const FREE_BYTES: u64 = 1 << 20;
@@ -214,7 +222,9 @@ pub(super) fn choose(
     let Op::Aten(call) = &graph.node(node).op else { return None };
     let all = match kernels(graph, node, profile, host, (products, most_bytes))? {
         Ok(all) => all,
-        Err(declined) => return Some(Choice::library(declined.to_string())),
+        Err(declined) => {
+            return Some(Choice::library(Declined::new(declined.to_string(), declined.remedy())));
+        }
     };
     let all: Vec<Candidate<'_>> =
         all.into_iter().map(|template| Candidate { graph, node, call, template }).collect();
@@ -253,7 +263,8 @@ pub(super) fn choose(
         chosen.chosen = true;
     }
     let template = kernel.map(|kernel| kernel.candidate.expecting(kernel.times));
-    Some(Choice { template, reason: is_open.then_some(why), compared })
+    let remedy = if measures { MEASURED } else { PREDICTED };
+    Some(Choice { template, reason: is_open.then_some(why), remedy: remedy.to_owned(), compared })
 }
 
 /// What kernels of a convolution on a GPU are predicted to take of the call's time, at most, where no measurement is needed: on an H200 none

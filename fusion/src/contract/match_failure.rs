@@ -21,6 +21,21 @@ pub(crate) enum MatchFailure {
     Library,
 }
 
+impl MatchFailure {
+    /// What would have to change for a kernel to compute it.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self {
+            MatchFailure::ElementTypes => "operands and results of one floating-point type",
+            MatchFailure::Vector => "a matrix of one row or column in the place of the vector",
+            MatchFailure::Strides => "operands whose rows or columns are contiguous",
+            MatchFailure::Sizes => "smaller tensors, or a product of several parts",
+            MatchFailure::Memory { .. } => "a larger `Options::workspace_bytes`, or fewer rows at a time",
+            MatchFailure::Device => "a CPU, or a GPU and an element type that products are generated for",
+            MatchFailure::Library => "another `Options::products` than `Products::Library`",
+        }
+    }
+}
+
 impl fmt::Display for MatchFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = match self {

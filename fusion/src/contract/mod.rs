@@ -87,6 +87,7 @@ pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;
 pub use self::products::Products;
 pub use self::repeated_heads::RepeatedHeads;
+use crate::block_kernel::Declined;
 use crate::channels_last;
 use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
@@ -135,17 +136,18 @@ pub(crate) fn choose_counted(
         let has_kernel =
             |chosen: &Option<Choice>| chosen.as_ref().is_some_and(|choice| choice.template.is_some());
         if has_kernel(&chosen) && !rewrites.allow("select-kernels") {
-            chosen = Some(Choice::library("the number of rewrites is limited".to_owned()));
+            let remedy = "no `Options::max_rewrites`, or a larger one";
+            chosen = Some(Choice::library(Declined::new("the number of rewrites is limited", remedy)));
         }
         if !has_kernel(&chosen) {
             strided.into_iter().for_each(|strided| strided.undo(graph));
         }
-        let Some(Choice { template, reason, compared }) = chosen else { continue };
+        let Some(Choice { template, reason, remedy, compared }) = chosen else { continue };
         match template {
             Some(template) => applied.apply(graph, node, template, reason),
             None => {
                 let reason = channels_last::described(graph, node, reason.unwrap_or_default());
-                graph.node_mut(node).kernel = Some(Err(reason));
+                graph.node_mut(node).kernel = Some(Err(Declined { reason, remedy }));
             }
         }
         graph.node_mut(node).compared = compared;
@@ -173,7 +175,7 @@ fn decline_all(graph: &mut Graph, why: MatchFailure) -> Vec<Prepacked> {
         let has_form = matches!(&node.op, Op::Aten(call) if call.form.is_some());
         if has_form && node.kernel.is_none() {
             let reason = channels_last::described(graph, id, why.to_string());
-            graph.node_mut(id).kernel = Some(Err(reason));
+            graph.node_mut(id).kernel = Some(Err(Declined::new(reason, why.remedy())));
         }
     }
     Vec::new()

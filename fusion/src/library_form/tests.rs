@@ -71,7 +71,7 @@ fn kernels_stop_at_a_limit() {
             (cx.rewrites.made(), cx.rewrites.last().as_deref()),
             (limit, (limit > 0).then_some("select-kernels"))
         );
-        let limited = |kernel: &&crate::MaybeKernel| matches!(kernel, Err(why) if why == "the number of rewrites is limited");
+        let limited = |kernel: &&crate::MaybeKernel| matches!(kernel, Err(why) if why.reason == "the number of rewrites is limited");
         assert!(not.iter().all(limited));
     }
 }

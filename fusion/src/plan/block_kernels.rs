@@ -10,7 +10,7 @@ use super::axes::row_major_order;
 use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::groups::{Groups, Rules};
-use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
+use crate::block_kernel::{BlockKernel, Declined, FusionBarrier, Layout, Tied};
 use crate::epilogue::{LoopAxis, Part, Rewrite, domain, rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, Kernel, Refusal, Space, build};
@@ -31,7 +31,8 @@ impl Groups {
                         self.block_kernels.insert(id, built);
                     }
                     Err(refusal) => {
-                        self.refused.insert(id, refusal.to_string());
+                        let why = Declined::new(refusal.to_string(), refusal.remedy());
+                        self.refused.insert(id, why);
                     }
                 },
             }

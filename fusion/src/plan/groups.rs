@@ -20,6 +20,7 @@ use super::ir::KernelKind;
 use super::reasons::Decision;
 use super::tuner::Tuned;
 use super::unit_order::Sequence;
+use crate::block_kernel::Declined;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::hints::Hints;
 use crate::kernel::{Group, Kernel, Space};
@@ -125,7 +126,7 @@ pub struct Groups {
     /// Calls with a block kernel, alone; they start units.
     pub(super) block_kernels: FxHashMap<NodeId, BuiltBlock>,
     /// Why a call that could have such a kernel has none.
-    pub(super) refused: FxHashMap<NodeId, String>,
+    pub(super) refused: FxHashMap<NodeId, Declined>,
     /// Position of each node in `order`.
     pub(super) rank: FxHashMap<NodeId, usize>,
     /// Nodes that are computed where they are used: views, literals, iotas, cheap expressions of small operands.

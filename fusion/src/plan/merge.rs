@@ -25,9 +25,6 @@ fn within(size: usize) -> Result<(), Refusal> {
     if size <= MAX_MERGED { Ok(()) } else { Err(Refusal::TooLong { size, limit: MAX_MERGED }) }
 }
 
-/// Whether something is asked of two operators, by their origins.
-type Holds = fn(&Hints, Option<u32>, Option<u32>) -> bool;
-
 impl Groups {
     /// The kernels of two units, or why they have none that could be one.
     pub(super) fn kernels(&self, a: usize, b: usize) -> Result<[&UnitKernel; 2], Verdict> {
@@ -56,8 +53,8 @@ impl Groups {
             Ok(kernels) => kernels,
             Err(verdict) => return verdict,
         };
-        if !rules.hints.is_empty() && !self.hinted(a, b, rules.hints, Hints::allow) {
-            return Verdict::Hint;
+        if let Some(of) = self.separating(a, b, rules.hints) {
+            return Verdict::Hint(of.to_owned());
         }
         if let (UnitKernel::Generated(x), UnitKernel::Generated(y)) = (first, second)
             && let Err(refusal) = within(x.size() + y.size())
@@ -68,7 +65,7 @@ impl Groups {
             Ok(merge) => merge,
             Err(between) => return Verdict::Cycle(self.unit_label(between)),
         };
-        let demanded = !rules.hints.is_empty() && self.hinted(a, b, rules.hints, Hints::demand);
+        let demanded = self.is_demanded(a, b, rules.hints);
         if let (UnitKernel::Generated(norm), UnitKernel::Block(product)) = (first, second)
             && !norm.kernel.reduces.is_empty()
             && !demanded
@@ -105,13 +102,23 @@ impl Groups {
         }
     }
 
-    /// Whether something holds by the hints of all nodes of two units.
-    fn hinted(&self, a: usize, b: usize, hints: &Hints, holds: Holds) -> bool {
-        let origins = |unit: usize| {
-            let nodes = self.units[unit].iter().flat_map(|unit| &unit.nodes);
-            nodes.map(|&node| self.graph.node(node).origin)
-        };
-        origins(a).all(|a| origins(b).all(|b| holds(hints, a, b)))
+    /// The captured calls that the nodes of a unit come from.
+    fn origins(&self, unit: usize) -> impl Iterator<Item = Option<u32>> + '_ {
+        let nodes = self.units[unit].iter().flat_map(|unit| &unit.nodes);
+        nodes.map(|&node| self.graph.node(node).origin)
+    }
+
+    /// The pattern of a hint that keeps two units separate.
+    fn separating<'h>(&self, a: usize, b: usize, hints: &'h Hints) -> Option<&'h str> {
+        if hints.is_empty() {
+            return None;
+        }
+        self.origins(a).find_map(|a| self.origins(b).find_map(|b| hints.separating(a, b)))
+    }
+
+    /// Whether hints ask that all of two units be in one kernel.
+    fn is_demanded(&self, a: usize, b: usize, hints: &Hints) -> bool {
+        !hints.is_empty() && self.origins(a).all(|a| self.origins(b).all(|b| hints.demand(a, b)))
     }
 
     /// The kernel of the nodes of two, of which the first comes first.

@@ -1,5 +1,6 @@
 //! Why edges were cut, kernels have launches of their own or begin no outer loop, and updates are copied.
 
+use crate::block_kernel::Declined;
 use crate::graph::NodeId;
 use crate::kernel::Refusal;
 use crate::machine::Profile;
@@ -28,8 +29,8 @@ pub enum Verdict {
     Cycle(String),
     /// One end runs through libtorch.
     Library(String),
-    /// One end is an operator with a kernel of its own, which the plan cannot launch itself, for this reason.
-    Operator(String, String),
+    /// One end is an operator that might have a kernel of its own, and has none for this reason.
+    Operator(String, Declined),
     /// Merging is possible but predicted to be slower, in microseconds.
     Slower {
         /// In two kernels.
@@ -48,8 +49,8 @@ pub enum Verdict {
     Memory,
     /// As many rewrites were made as may be.
     Limit,
-    /// The user wants separate kernels.
-    Hint,
+    /// The user wants separate kernels, by the hint of this pattern.
+    Hint(String),
 }
 
 impl Verdict {
@@ -74,7 +75,7 @@ impl Verdict {
 
     /// Whether it is what a hint asks for, where the cost model would do otherwise.
     pub fn is_hinted(&self) -> bool {
-        matches!(self, Verdict::Together { .. } | Verdict::Hint)
+        matches!(self, Verdict::Together { .. } | Verdict::Hint(_))
     }
 }
 
@@ -103,7 +104,9 @@ impl std::fmt::Display for Verdict {
             ),
             Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),
-            Verdict::Hint => f.write_str("cut: a hint keeps them in separate kernels"),
+            Verdict::Hint(of) => {
+                write!(f, "cut: the hint `separate` for {of} keeps them in separate kernels")
+            }
         }
     }
 }

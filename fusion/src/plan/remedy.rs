@@ -16,11 +16,7 @@ impl Verdict {
                 "a kernel for {operator}: an operator of one's own that launches one, registered with `Operator`, or operators that \
                  have a lowering in its place"
             ),
-            Verdict::Operator(operator, _) => {
-                format!(
-                    "a kernel in the place of the libtorch call of {operator}, which was not taken for the reason given"
-                )
-            }
+            Verdict::Operator(_, why) => return Some(why.remedy.clone()),
             Verdict::Slower { separate_us, merged_us } => format!(
                 "nothing that the cost model knows: one kernel would take {:.1} us more; `Hint::together` makes it nevertheless",
                 merged_us - separate_us
@@ -34,7 +30,7 @@ impl Verdict {
                 "a larger `Options::workspace_bytes`, up to which a call may hold more than eager does",
             ),
             Verdict::Limit => String::from("no `Options::max_rewrites`, or a larger one"),
-            Verdict::Hint => String::from("without the hint `separate` they may be fused"),
+            Verdict::Hint(of) => format!("without the hint `separate` for {of} they may be fused"),
         })
     }
 }

@@ -101,7 +101,11 @@ impl Groups {
         let outs = &self.graph.node(node).outs;
         let declined =
             call.form.is_none().then(|| not_lowered(call, types, outs, self.graph.kernel_device()));
-        let reason = self.refused.get(&node).cloned().or_else(|| declined.map(|why| why.to_string()));
+        let reason = self
+            .refused
+            .get(&node)
+            .map(|why| why.reason.clone())
+            .or_else(|| declined.map(|why| why.to_string()));
         ExternStep { node, operands, reason }
     }
 

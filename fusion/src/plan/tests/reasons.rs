@@ -98,7 +98,7 @@ impl Seen {
             Verdict::Illegal(refusal) => self.refusal(refusal),
             Verdict::Operator(_, reason) => refusals_of_calls()
                 .iter()
-                .filter(|refusal| refusal.to_string() == *reason)
+                .filter(|refusal| refusal.to_string() == reason.reason)
                 .for_each(|refusal| self.refusal(refusal)),
             _ => {}
         }
@@ -236,7 +236,7 @@ fn operators_that_hints_keep_separate(seen: &mut Seen) {
     graph.node_mut(sin).origin = Some(0);
     graph.origins.push(String::from("sin"));
     let mut cx = Context::new(&profile);
-    cx.hints.keep_separate(0, 0);
+    cx.hints.keep_separate(0, 0, "exp");
     expect!["cut: a hint keeps them in separate kernels"]
         .assert_eq(&seen.texts(&pipeline::planned(graph, &mut cx).unwrap()));
 }
