@@ -210,7 +210,7 @@ fn plans_say_that_calls_are_in_channels_last() {
     let reasons = |products: Products| {
         let mut graph = rewritten(&text);
         choose_products(&mut graph, &gpu(), products, None, u64::MAX, &mut |_| None);
-        let of = |id: NodeId| graph.node(id).kernel.clone()?.err();
+        let of = |id: NodeId| graph.node(id).kernel.clone()?.err().map(|why| why.reason);
         graph.ids().filter_map(of).collect::<Vec<_>>()
     };
     assert!(reasons(Products::Generated).is_empty());

@@ -52,8 +52,8 @@ fn schedules(case: &Case, profile: &Profile) -> String {
         all.push(kernels.collect::<Vec<_>>().join("; "));
         None
     });
-    let declined = graph.ids().find_map(|id| graph.node(id).kernel.clone()?.err()).unwrap_or_default();
-    if all.is_empty() { declined } else { all.join("\n    ") }
+    let declined = graph.ids().find_map(|id| graph.node(id).kernel.clone()?.err());
+    if all.is_empty() { declined.map(|why| why.reason).unwrap_or_default() } else { all.join("\n    ") }
 }
 
 fn check(profile: &Profile, of: impl Fn(Case) -> Case, expected: Expect) {
