@@ -408,7 +408,9 @@ fn operands_of_many_rows_are_packed_first() {
             let (found, plan) = with(1);
             let apart = error(&found, model, &inputs);
             assert!(apart < tolerance, "{kind:?} {left:?} {right:?}: {apart}");
-            assert!(plan.extern_ops == 0 && (2..=3).contains(&plan.kernels_fused), "{plan}");
+            // Interleaved rows of `bf16` pay or not as the processor multiplies them: by tiles or by vectors.
+            let fewest = if kind == Kind::BFloat16 { 1 } else { 2 };
+            assert!(plan.extern_ops == 0 && (fewest..=3).contains(&plan.kernels_fused), "{plan}");
             for threads in [2, 5] {
                 assert!(with(threads).0.equal(&found), "{kind:?} {left:?} {right:?} on {threads} threads");
             }

@@ -11,7 +11,7 @@ use crate::torch::Arg;
 /// Writes `target` with an operator that reads its memory.
 pub(super) fn overlap(g: &mut Generator, target: u32) -> Option<()> {
     let fact = g.fact(target);
-    match g.rng.below(12) {
+    match g.rng.below(13) {
         0 | 1 => {
             let other = g.shared(target)?;
             store(g, target, "copy_", vec![t(target), t(other)], fact)
@@ -37,7 +37,7 @@ pub(super) fn overlap(g: &mut Generator, target: u32) -> Option<()> {
             store(g, target, name, args, Fact::ROUNDED)
         }
         7 => product(g, target),
-        8 => statistics(g, target),
+        8 | 12 => statistics(g, target),
         9 => lists(g, target),
         10 => copied_view(g, target),
         _ => replaced(g, target),
