@@ -18,8 +18,8 @@ use tch::Tensor;
 use tch::nn;
 
 use crate::engine::{
-    Addresses, Audits, Call, CompileReport, Compiled, GuardMiss, PrepackCache, Signature, Stop, Tensors,
-    WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
+    Addresses, Audits, Call, CompileReport, Compiled, GuardMiss, OwnTensor, PrepackCache, Signature, Stop,
+    Tensors, WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
@@ -265,21 +265,24 @@ impl Engine {
 
     fn run(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Vec<Tensor>, Error> {
         let state = GlobalState::now()?;
+        if torch::is_capturing() {
+            // Whatever is asked for: the model around it is what runs.
+            self.count(String::from("another model is being captured: fuse one of them only"));
+            return Ok(forward(inputs));
+        }
         if let Some(reason) = self.eager_reason(state, inputs) {
             return self.eager(reason, inputs, forward);
         }
         let mut data = Addresses::new();
         match self.table.find(inputs, state, forward, &mut data) {
-            Some(entry) => self.run_entry(&entry, inputs, state, &data, forward),
+            Some(entry) => self.run_entry(entry, inputs, state, &data, forward),
             None => self.capture(inputs, state, forward, 0),
         }
     }
 
     /// Why a call cannot run a plan whatever the model is.
     fn eager_reason(&self, state: GlobalState, inputs: &[Tensor]) -> Option<String> {
-        let reason = if torch::is_capturing() {
-            "another model is being captured: fuse one of them only"
-        } else if state.autocast() {
+        let reason = if state.autocast() {
             "autocast is on: convert the model's weights and inputs instead"
         } else if state.inference() {
             "inference mode is on: use `tch::no_grad` instead"
@@ -302,7 +305,7 @@ impl Engine {
 
     fn run_entry(
         &self,
-        entry: &Arc<Entry>,
+        entry: Arc<Entry>,
         inputs: &[Tensor],
         state: GlobalState,
         data: &[*mut std::ffi::c_void],
@@ -316,8 +319,9 @@ impl Engine {
         if state.grad() && grad_needed(state, &compiled.params) {
             return self.eager(String::from(PARAMETER_GRADIENTS), inputs, forward);
         }
-        if audits.is_due()
-            && let Some(outputs) = self.audit(entry, compiled, audits, inputs, forward)?
+        let has_new_input = audits.has_new_input(inputs);
+        if (audits.is_due() || has_new_input)
+            && let Some(outputs) = self.audit(&entry, compiled, audits, (inputs, has_new_input), forward)?
         {
             return Ok(outputs);
         }
@@ -338,13 +342,13 @@ impl Engine {
                 if compiled.packs.given_up().is_some() {
                     self.unpacked.store(true, Ordering::Relaxed);
                 }
+                let (short_lived, signature) = (entry.short_lived(), entry.signature.clone());
                 self.table.forget(entry, &self.named);
-                let short_lived = entry.short_lived();
                 if short_lived < Entry::MOST_SHORT_LIVED {
                     return self.capture(inputs, state, forward, short_lived);
                 }
                 let reason = changes_often(&reason);
-                self.insert(entry.signature.clone(), Outcome::Eager(reason.clone()), None, 0);
+                self.insert(signature, Outcome::Eager(reason.clone()), None, 0);
                 self.eager(reason, inputs, forward)
             }
             Err(Stop::Unfit(reason)) => self.eager(reason.into_owned(), inputs, forward),
@@ -356,22 +360,24 @@ impl Engine {
     }
 
     /// Runs the model itself and compares what it does with what the plan was made of. `None` where that cannot be done
-    /// now; the plan is to run then.
+    /// now; the plan is to run then, unless an input is new (see [`Audits::has_new_input`]), for which the guards are not passed then.
     fn audit(
         &self,
         entry: &Arc<Entry>,
         compiled: &Compiled,
         audits: &Audits,
-        inputs: &[Tensor],
+        (inputs, has_new_input): (&[Tensor], bool),
         forward: Forward<'_>,
     ) -> Result<Option<Vec<Tensor>>, Error> {
         let alone = match self.compiling.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if has_new_input => {
+                Some(self.compiling.lock().unwrap_or_else(PoisonError::into_inner))
+            }
             Err(TryLockError::WouldBlock) => None,
         };
-        let possible =
-            alone.is_some() && compiled.can_audit(inputs) && entry.signature.has_inputs_alike(inputs);
+        let possible = alone.is_some() && compiled.can_audit(inputs);
         audits.set_done(possible);
         if !possible {
             const REASON: &str = "captured while gradients were recorded, so that what the model keeps is not known: \
@@ -387,16 +393,33 @@ impl Engine {
             return Ok(Some(outputs));
         }
         let returned = || entry.signature.output_difference(forward);
-        let Some(difference) = audits.difference(&trace).or_else(returned) else { return Ok(Some(outputs)) };
+        let metas = inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
+        let own = self.own_inputs(&metas);
+        let Some(difference) = audits.difference(&trace, &own).or_else(returned) else {
+            audits.confirm(inputs);
+            return Ok(Some(outputs));
+        };
         let mut signature = entry.signature.clone().returning(forward);
-        let outcome = if trace.refusals.is_empty() && compiled.has_cached(&trace) {
-            // The recorded call was the one in which the model made what it keeps: this one is like those that follow.
+        // The recorded call was one with an input that the model holds itself, or the one in which the model made what it keeps: this one
+        // is like those that follow.
+        let is_typical = audits.had_as_input(&trace) || compiled.has_cached(&trace);
+        let outcome = if trace.refusals.is_empty() && is_typical {
             self.outcome(trace, report, forward, &mut signature)
         } else {
             Outcome::Eager(audit_reason(&difference))
         };
         self.insert(signature, outcome, Some(entry), 0);
         Ok(Some(outputs))
+    }
+
+    /// Inputs as recordings name tensors of the model that they may be, each by its first position.
+    fn own_inputs<'a>(&'a self, metas: &'a [Meta]) -> Vec<(usize, OwnTensor<'a>)> {
+        let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
+        let name = |meta: &Meta| {
+            let at = self.named.iter().position(|t| identity(t) == meta.tensor_impl)?;
+            self.names.get(at).map(String::as_str)
+        };
+        metas.iter().enumerate().map(|(at, meta)| (at, OwnTensor { name: name(meta), meta })).collect()
     }
 
     /// Captures and compiles; the capturing call is the eager call. So many plans of the signature before it were of little use.
@@ -415,7 +438,7 @@ impl Engine {
         let mut data = Addresses::new();
         if let Some(entry) = self.table.find(inputs, state, forward, &mut data) {
             drop(one_at_a_time);
-            return self.run_entry(&entry, inputs, state, &data, forward);
+            return self.run_entry(entry, inputs, state, &data, forward);
         }
         if let Some(reason) = self.capture_obstacle(inputs) {
             return self.eager(reason, inputs, forward);

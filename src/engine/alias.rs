@@ -10,7 +10,7 @@ use super::exec::Frame;
 use super::slots::{Slot, TensorSource};
 use super::steps::LibraryResult;
 use crate::Error;
-use crate::torch::{self, Flags, Meta, empty_strided};
+use crate::torch::{self, Flags, Meta, TensorId, Trace, empty_strided};
 
 impl Frame<'_> {
     /// Whether a result of a libtorch call, which looks like `meta`, lies in the memory of an operand that is written over
@@ -78,7 +78,7 @@ impl Frame<'_> {
             };
             let meta = Meta::of(owner)?;
             let same = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
-            outputs[at] = if same && alias.offset == 0 {
+            outputs[at] = if same && alias.offset == 0 && self.compiled.is_whole(at) {
                 owner.shallow_clone()
             } else {
                 torch::as_strided_of(owner, &alias.ty.shape, &alias.ty.strides, meta.offset + alias.offset)?
@@ -86,6 +86,14 @@ impl Frame<'_> {
         }
         Ok(())
     }
+}
+
+/// Which outputs are another output before them, an input or a tensor of the model itself, and no view of it.
+pub(super) fn whole(trace: &Trace) -> Vec<bool> {
+    let is_known =
+        |t: &TensorId| trace.inputs.contains(t) || trace.params.iter().any(|(param, _)| param == t);
+    let whole = |(at, t): (usize, &TensorId)| is_known(t) || trace.outputs[..at].contains(t);
+    trace.outputs.iter().enumerate().map(whole).collect()
 }
 
 /// Which outputs are whole tensors that the steps of a call made, and that no other output, no update and no copy reads: the

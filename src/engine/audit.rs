@@ -5,6 +5,7 @@
 //! are compared: operators, arguments, constants by their contents, parameters by identity, and results. Addresses of
 //! intermediates are not compared.
 
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use tch::Tensor;
 
 use crate::Error;
 use crate::options::Audit;
-use crate::torch::{Arg, Event, Meta, Origin, TensorId, Trace, element_size};
+use crate::torch::{Arg, Event, Meta, Origin, TensorId, Trace, Weak, element_size};
 
 /// Whether a call of a signature is recorded, by its number.
 fn is_due(policy: Audit, call: u64) -> bool {
@@ -36,6 +37,32 @@ pub(crate) struct Audits {
     is_overdue: AtomicBool,
     /// Whether the recorded call does not say what the model keeps, so that none may run the plan before an audit.
     is_unchecked: AtomicBool,
+    /// The inputs of the recorded call.
+    inputs: Vec<Recalled>,
+    /// Whether some of these may be tensors of the model itself.
+    is_unconfirmed: AtomicBool,
+}
+
+/// An input of the recorded call. A recording takes one that the model holds as well for an input wherever the model reads it: the plan
+/// stands for another tensor in its place as soon as a call with another one was found to be alike.
+#[derive(Debug)]
+struct Recalled {
+    /// Which tensor it was.
+    identity: usize,
+    /// As long as this is here, no other tensor is at its place.
+    _weak: Weak,
+    is_confirmed: AtomicBool,
+}
+
+impl Recalled {
+    fn of(input: &Tensor) -> Result<Recalled, Error> {
+        let (identity, weak) = (Meta::of(input)?.tensor_impl, Weak::new(input)?);
+        Ok(Recalled { identity, _weak: weak, is_confirmed: AtomicBool::new(false) })
+    }
+
+    fn is_another(&self, input: &Tensor) -> bool {
+        Meta::of(input).is_ok_and(|meta| meta.tensor_impl != self.identity)
+    }
 }
 
 impl Audits {
@@ -43,8 +70,38 @@ impl Audits {
     pub(crate) fn new(policy: Audit, trace: &Trace) -> Result<Audits, Error> {
         let is_compared = policy != Audit::Never || trace.keeps_unknown;
         let recorded = if is_compared { Recorded::of(trace)? } else { Recorded::default() };
-        let [is_overdue, is_unchecked] = [false, trace.keeps_unknown].map(AtomicBool::new);
-        Ok(Audits { policy, recorded, calls: AtomicU64::new(1), is_overdue, is_unchecked })
+        let inputs = trace.inputs.iter().filter(|_| policy != Audit::Never).filter_map(|&t| trace.tensor(t));
+        let inputs = inputs.map(Recalled::of).collect::<Result<Vec<_>, _>>()?;
+        let [is_overdue, is_unchecked, is_unconfirmed] =
+            [false, trace.keeps_unknown, !inputs.is_empty()].map(AtomicBool::new);
+        let calls = AtomicU64::new(1);
+        Ok(Audits { policy, recorded, calls, is_overdue, is_unchecked, inputs, is_unconfirmed })
+    }
+
+    /// Whether an input is another tensor than in the calls that were found to be alike, so that the plan may not run before an audit.
+    pub(crate) fn has_new_input(&self, inputs: &[Tensor]) -> bool {
+        let is_new = |(recalled, input): (&Recalled, &Tensor)| {
+            !recalled.is_confirmed.load(Ordering::Relaxed) && recalled.is_another(input)
+        };
+        self.is_unconfirmed.load(Ordering::Relaxed) && self.inputs.iter().zip(inputs).any(is_new)
+    }
+
+    /// Notes that a call of these inputs was found to be alike.
+    pub(crate) fn confirm(&self, inputs: &[Tensor]) {
+        if !self.is_unconfirmed.load(Ordering::Relaxed) {
+            return;
+        }
+        for (recalled, input) in self.inputs.iter().zip(inputs) {
+            recalled.is_confirmed.fetch_or(recalled.is_another(input), Ordering::Relaxed);
+        }
+        let all = self.inputs.iter().all(|recalled| recalled.is_confirmed.load(Ordering::Relaxed));
+        self.is_unconfirmed.store(!all, Ordering::Relaxed);
+    }
+
+    /// Whether a trace takes an input of the recorded call for a tensor of the model.
+    pub(crate) fn had_as_input(&self, trace: &Trace) -> bool {
+        let mut params = trace.params.iter().filter_map(|(t, _)| trace.info(*t));
+        params.any(|info| self.inputs.iter().any(|input| input.identity == info.meta.tensor_impl))
     }
 
     /// Counts a call; whether it is to be recorded.
@@ -66,8 +123,8 @@ impl Audits {
         self.is_overdue.store(!done, Ordering::Relaxed);
     }
 
-    /// How a trace differs from the recorded one.
-    pub(crate) fn difference(&self, trace: &Trace) -> Option<String> {
+    /// How a trace differs from the recorded one, whose parameters of these positions among its inputs are these tensors of the model.
+    pub(crate) fn difference(&self, trace: &Trace, own: &[(usize, OwnTensor<'_>)]) -> Option<String> {
         if !trace.keeps_unknown {
             self.is_unchecked.store(false, Ordering::Relaxed);
         }
@@ -75,7 +132,7 @@ impl Audits {
             return Some(refusal.to_string());
         }
         match Recorded::of(trace) {
-            Ok(recorded) => self.recorded.difference(&recorded),
+            Ok(recorded) => self.recorded.with_inputs(own).difference(&recorded),
             Err(error) => Some(format!("a recording cannot be compared: {error}")),
         }
     }
@@ -89,12 +146,29 @@ pub(crate) fn reason(difference: &str) -> String {
     )
 }
 
+/// A tensor of the model, as recordings name it.
+pub(crate) struct OwnTensor<'a> {
+    /// Its name, if it has one.
+    pub(crate) name: Option<&'a str>,
+    /// What it is.
+    pub(crate) meta: &'a Meta,
+}
+
+impl OwnTensor<'_> {
+    fn text(&self) -> String {
+        match self.name {
+            Some(name) => format!("parameter {name:?}"),
+            None => format!("parameter {} ({:#x})", self.meta, self.meta.tensor_impl),
+        }
+    }
+}
+
 /// Stands between the parts of a line.
 const SEPARATOR: char = '\u{1f}';
 
 /// What a plan depends on in a trace: a line of text for each call that is not constant, and one for the results. A line is
 /// the operator and its arguments, with separators between.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Recorded {
     text: String,
 }
@@ -112,6 +186,21 @@ impl Recorded {
             writer.tensor(output, trace.events.len(), &mut contents)?;
         }
         Ok(Recorded { text: writer.text })
+    }
+
+    /// The same for a call of which some inputs are tensors of the model: there they are inputs wherever the model reads them.
+    fn with_inputs(&self, own: &[(usize, OwnTensor<'_>)]) -> Cow<'_, Recorded> {
+        let mut text = Cow::Borrowed(self.text.as_str());
+        for (input, tensor) in own {
+            let (name, input) = (tensor.text(), format!("input {input}"));
+            if text.contains(&name) {
+                text = Cow::Owned(text.replace(&name, &input));
+            }
+        }
+        match text {
+            Cow::Borrowed(_) => Cow::Borrowed(self),
+            Cow::Owned(text) => Cow::Owned(Recorded { text }),
+        }
     }
 
     /// The first line in which `other`, which is of a later call, differs.
@@ -263,10 +352,9 @@ impl Writer<'_> {
 
     /// A parameter by its name, or by its identity: a plan keeps its tensor alive, so that no other has the same.
     fn param(&mut self, t: TensorId, meta: &Meta) {
-        match self.trace.params.iter().find(|(param, _)| *param == t) {
-            Some((_, Some(name))) => self.show(format_args!("parameter {name:?}")),
-            _ => self.show(format_args!("parameter {meta} #{:x}", meta.tensor_impl)),
-        }
+        let known = self.trace.params.iter().find(|(param, _)| *param == t);
+        let name = known.and_then(|(_, name)| name.as_deref());
+        self.text.push_str(&OwnTensor { name, meta }.text());
     }
 
     fn contents(&self, t: TensorId, at: usize) -> Result<String, Error> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::host::HostOptions;
@@ -61,12 +61,17 @@ pub(crate) struct Compiled {
     pub(crate) outputs: Vec<TensorSource>,
     /// Types of the outputs that are copied into memory of their own.
     pub(crate) copied: Vec<Option<TensorType>>,
+    /// Which outputs are a tensor that is there already; see [`super::alias::whole`].
+    pub(crate) whole: Vec<bool>,
     /// Which outputs a call gives away; see [`super::alias::handed`].
     pub(crate) handed: Vec<bool>,
     pub(crate) updates: Vec<(Slot, TensorSource)>,
     pub(crate) params: Tensors,
     pub(crate) param_expects: Vec<Expect>,
-    /// How many handles of each parameter the plans of its model and their names hold together.
+    /// Tensors of the model that the recorded call read, and the plan does not: their types and values were compiled in.
+    pub(crate) observed: Tensors,
+    pub(crate) observed_expects: Vec<Expect>,
+    /// How many handles of each parameter and observed tensor the plans of its model and their names hold together.
     pub(crate) own_handles: RwLock<Vec<i64>>,
     pub(crate) consts: Tensors,
     /// Weights that lie in constants in another order.
@@ -126,10 +131,15 @@ impl Compiled {
         buffers.truncate(buffers.len().saturating_sub(count));
     }
 
+    /// Whether an output is a tensor that is there already.
+    pub(super) fn is_whole(&self, output: usize) -> bool {
+        self.whole.get(output) == Some(&true)
+    }
+
     /// The tensors of the model that it holds handles of.
     fn held(&self) -> impl Iterator<Item = &Tensor> {
         let own = self.params.iter().chain(self.consts.iter()).chain(self.cached.iter());
-        own.chain(self.assumed.iter()).chain(self.packs.weights())
+        own.chain(self.observed.iter()).chain(self.assumed.iter()).chain(self.packs.weights())
     }
 
     /// Tells the plans of one model how many handles of their parameters they and `named` hold together. A parameter
@@ -141,7 +151,8 @@ impl Compiled {
             *handles.entry(identity(tensor)).or_default() += 1;
         }
         for plan in plans {
-            let own = plan.params.iter().map(|t| handles.get(&identity(t)).copied().unwrap_or(0)).collect();
+            let read = plan.params.iter().chain(plan.observed.iter());
+            let own = read.map(|t| handles.get(&identity(t)).copied().unwrap_or(0)).collect();
             *plan.own_handles.write().unwrap_or_else(PoisonError::into_inner) = own;
         }
     }
@@ -269,6 +280,16 @@ fn attempt(
             _ => {}
         }
     }
+    let is_read: FxHashSet<usize> = metas.iter().map(|m| m.tensor_impl).collect();
+    let mut observed = Vec::new();
+    let mut observed_expects = Vec::new();
+    for tensor in trace.params.iter().filter_map(|&(t, _)| trace.tensor(t)) {
+        let meta = Meta::of(tensor)?;
+        if !is_read.contains(&meta.tensor_impl) {
+            observed.push(tensor.shallow_clone());
+            observed_expects.push(Expect::like(&meta, 1));
+        }
+    }
     let copied = copied(&plan.graph, &outputs, &converted.recording);
     Ok(Compiled {
         cached: Tensors(cached),
@@ -280,13 +301,16 @@ fn attempt(
         kernels,
         runs,
         draws_on: draws_on(&plan),
+        whole: super::alias::whole(trace),
         handed: super::alias::handed(&outputs, &copied, &updates),
         copied,
         outputs,
         updates,
         slots,
         param_expects,
-        own_handles: RwLock::new(vec![0; converted.params.len()]),
+        own_handles: RwLock::new(vec![0; converted.params.len() + observed.len()]),
+        observed: Tensors(observed),
+        observed_expects,
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
         packs,

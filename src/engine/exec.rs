@@ -187,9 +187,16 @@ impl Compiled {
             SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
         check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
             .map_err(|at| Stop::Stale(self.replaced(at).into()))?;
-        if !self.params.is_empty() {
+        if !self.observed.is_empty() {
+            let mut data: SmallVec<[*mut c_void; 8]> =
+                SmallVec::from_elem(std::ptr::null_mut(), self.observed.len());
+            check_metas(self.observed.iter(), &self.observed_expects, GUARDED, &mut data).map_err(|_| {
+                Stop::Stale("a tensor of the model whose type or shape was compiled in is another now".into())
+            })?;
+        }
+        if !self.params.is_empty() || !self.observed.is_empty() {
             let own = self.own_handles.read().unwrap_or_else(PoisonError::into_inner);
-            if !check_held(self.params.iter(), &own) {
+            if !check_held(self.params.iter().chain(self.observed.iter()), &own) {
                 return Err(Stop::Stale("the model let go of a parameter".into()));
             }
         }
@@ -214,15 +221,9 @@ impl Compiled {
         Ok(param_data)
     }
 
-    /// Whether a call can be compared with the recorded one: the plan stands for it, and no input is a parameter, since a
-    /// recording names tensors by identity.
+    /// Whether a call can be compared with the recorded one: the plan stands for it.
     pub(crate) fn can_audit(&self, inputs: &[Tensor]) -> bool {
-        let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
-        let inputs_of_own = || {
-            let params: Vec<usize> = self.params.iter().map(identity).collect();
-            !inputs.iter().any(|input| params.contains(&identity(input)))
-        };
-        self.guard(inputs).is_ok() && inputs_of_own()
+        self.guard(inputs).is_ok()
     }
 
     /// Whether a trace takes a constant as a parameter that the recorded call made: the model has kept it since.

@@ -8,7 +8,7 @@ use tch::Tensor;
 
 use super::call::{Call, Structure};
 use crate::Error;
-use crate::torch::{Expect, Flags, GUARDED, GlobalState, Meta, check_metas};
+use crate::torch::{Expect, Flags, GUARDED_OF_INPUTS, GlobalState, Meta, check_metas};
 use crate::values::Part;
 
 /// Alignment in bytes that kernels assume of every buffer.
@@ -21,7 +21,7 @@ pub(crate) type Addresses = SmallVec<[*mut c_void; 8]>;
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
     inputs: Vec<Expect>,
-    /// Inputs that are one tensor: a recording does not tell them apart.
+    /// Inputs that are one tensor, each with the first of these: a recording does not tell them apart.
     same: Vec<(usize, usize)>,
     state: GlobalState,
     /// What of the call is no tensor.
@@ -72,12 +72,6 @@ impl Signature {
         Ok(())
     }
 
-    /// Whether in a call with this signature the same inputs are one tensor as in the recorded call.
-    pub(crate) fn has_inputs_alike(&self, inputs: &[Tensor]) -> bool {
-        let metas = inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>();
-        metas.is_ok_and(|metas| same(&metas) == self.same)
-    }
-
     /// The first input that no signature describes.
     pub(crate) fn indescribable(inputs: &[Tensor]) -> Option<String> {
         inputs.iter().enumerate().find_map(|(at, input)| {
@@ -109,11 +103,17 @@ impl Signature {
         }
         data.clear();
         data.resize(inputs.len(), std::ptr::null_mut());
-        let is_same = |&(a, b): &(usize, usize)| {
-            let identity = |at: usize| Some(Meta::of(inputs.get(at)?).ok()?.tensor_impl);
-            identity(a) == identity(b)
-        };
-        check_metas(inputs, &self.inputs, GUARDED, data).is_ok() && self.same.iter().all(is_same)
+        check_metas(inputs, &self.inputs, GUARDED_OF_INPUTS, data).is_ok() && self.has_same(inputs, data)
+    }
+
+    /// Whether the same of these inputs, which lie at these addresses, are one tensor as in the recorded call.
+    fn has_same(&self, inputs: &[Tensor], data: &[*mut c_void]) -> bool {
+        // What is one tensor lies at one address.
+        let mut sorted: SmallVec<[*mut c_void; 8]> = SmallVec::from_slice(data);
+        sorted.sort_unstable();
+        let all_apart = sorted.windows(2).all(|pair| pair[0] != pair[1]);
+        let metas = || inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>();
+        (all_apart && self.same.is_empty()) || metas().is_ok_and(|metas| same(&metas) == self.same)
     }
 }
 
@@ -152,9 +152,20 @@ impl Signature {
             Some((format!("{what} of input {at}"), expected, found))
         };
         self.inputs.iter().zip(&metas).enumerate().find_map(input).or_else(|| {
-            let is_same = |&&(a, b): &&(usize, usize)| metas[a].tensor_impl == metas[b].tensor_impl;
-            let &(a, b) = self.same.iter().find(|pair| !is_same(pair))?;
-            differs(&format!("inputs {a} and {b}"), String::from("one tensor"), String::from("two tensors"))
+            let found = same(&metas);
+            let missing = self
+                .same
+                .iter()
+                .find(|pair| !found.contains(pair))
+                .map(|pair| (pair, ["one tensor", "two tensors"]));
+            let more = || {
+                found
+                    .iter()
+                    .find(|pair| !self.same.contains(pair))
+                    .map(|pair| (pair, ["two tensors", "one tensor"]))
+            };
+            let (&(a, b), [expected, found]) = missing.or_else(more)?;
+            differs(&format!("inputs {a} and {b}"), expected.to_owned(), found.to_owned())
         })
     }
 }

@@ -42,7 +42,7 @@ mod tolerance;
 mod workspaces;
 
 pub(crate) use absent::{AbsentPlan, absent_plan, gpu_programs, typical};
-pub(crate) use audit::{Audits, reason as audit_reason};
+pub(crate) use audit::{Audits, OwnTensor, reason as audit_reason};
 pub(crate) use call::{Call, Returned, Structure};
 pub(crate) use call_times::CallTimes;
 pub(crate) use compile::{Compiled, Tensors, compile, forms_after, profile};

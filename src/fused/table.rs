@@ -136,10 +136,11 @@ impl Table {
         evicted.len()
     }
 
-    /// Drops an entry.
-    pub(crate) fn forget(&self, entry: &Arc<Entry>, named: &Tensors) {
+    /// Drops an entry, with the handles that it has: another plan would take these for the model's.
+    pub(crate) fn forget(&self, entry: Arc<Entry>, named: &Tensors) {
         let mut entries = self.write();
-        entries.retain(|e| !Arc::ptr_eq(e, entry));
+        entries.retain(|e| !Arc::ptr_eq(e, &entry));
+        drop(entry);
         count_handles(&entries, named);
     }
 

@@ -30,6 +30,7 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
     if unsafe { ffi::tf_foreign_calls() } != r.foreign_calls {
         refuse(&mut r, usize::MAX, "", RefusalKind::OtherThread);
     }
+    find_gradient_flags(&mut r, &ids);
     let others = Others::of(&r, &ids);
     let held: Vec<bool> = others.handles.iter().map(|&n| n > 0).collect();
     name_origins(&mut r, &held, &ids);
@@ -82,6 +83,34 @@ fn refuse_tensor(r: &mut Recorder, tensor: TensorId, kind: RefusalKind) {
     r.refusals.push(Refusal { event: event.unwrap_or(r.events.len()), op, tensor, kind });
 }
 
+/// The identities of the gradients that inputs have.
+fn gradients_of_inputs(r: &Recorder) -> HashSet<usize> {
+    let gradient = |input: &TensorId| {
+        let input = r.tensor(*input).filter(Tensor::is_leaf)?;
+        Meta::of(&input.f_grad().ok().filter(Tensor::defined)?).ok()
+    };
+    r.inputs.iter().filter_map(gradient).map(|meta| meta.tensor_impl).collect()
+}
+
+/// Refuses a model that sets or clears `requires_grad` of a tensor that is there before or after the call. Where gradients are recorded,
+/// operators do so, too.
+fn find_gradient_flags(r: &mut Recorder, outputs: &[TensorId]) {
+    if GlobalState::now().is_ok_and(|state| state.grad()) {
+        return;
+    }
+    let ids = (0..).map(TensorId).zip(r.seen.iter().zip(&r.handles));
+    let lasts =
+        ids.filter(|(id, (seen, _))| !matches!(seen.origin, Some(Origin::Event(_))) || outputs.contains(id));
+    let requires = |meta: &Meta| meta.flags.contains(Flags::REQUIRES_GRAD);
+    let changed = |(_, (seen, handle)): &(TensorId, (&Seen, &Handle))| {
+        let now = handle.get().and_then(|t| Meta::of(&t).ok());
+        now.is_some_and(|now| requires(&now) != requires(&seen.meta))
+    };
+    if lasts.into_iter().any(|of| changed(&of)) {
+        refuse(r, usize::MAX, "", RefusalKind::RequiresGrad);
+    }
+}
+
 /// Who holds tensors and memory besides the recorder, views and the returned results.
 pub(super) struct Others {
     /// Of each tensor: handles.
@@ -130,6 +159,7 @@ impl Others {
 
 /// Decides where the tensors that no operator returned come from.
 fn name_origins(r: &mut Recorder, held: &[bool], outputs: &[TensorId]) {
+    let gradients = gradients_of_inputs(r);
     for i in 0..r.seen.len() {
         let Some(seen) = r.seen.get(i) else { continue };
         if seen.origin.is_some() {
@@ -148,6 +178,10 @@ fn name_origins(r: &mut Recorder, held: &[bool], outputs: &[TensorId]) {
                     refuse_kept(r, maker);
                 }
                 Origin::Alias(root)
+            }
+            _ if gradients.contains(&seen.meta.tensor_impl) => {
+                refuse_tensor(r, TensorId(i as u32), RefusalKind::InputGradient);
+                Origin::Param
             }
             _ if held => Origin::Param,
             Some(root) => Origin::Alias(root),

@@ -9,10 +9,16 @@ use super::ffi::{self, RawWeak, check, raw};
 use crate::Error;
 
 /// The identity of a tensor and of its storage, without their memory.
-pub(super) struct Weak(*mut RawWeak);
+#[derive(Debug)]
+pub(crate) struct Weak(*mut RawWeak);
+
+// SAFETY: libtorch counts weak references atomically, and what they refer to may be read from several threads.
+unsafe impl Send for Weak {}
+// SAFETY: as above.
+unsafe impl Sync for Weak {}
 
 impl Weak {
-    pub(super) fn new(t: &Tensor) -> Result<Self, Error> {
+    pub(crate) fn new(t: &Tensor) -> Result<Self, Error> {
         let mut out = std::ptr::null_mut();
         // SAFETY: `t` is live, and `out` is written on success.
         check(unsafe { ffi::tf_weak_new(raw(t), &raw mut out) })?;

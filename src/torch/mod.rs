@@ -38,6 +38,7 @@ pub use ffi::MAX_RANK;
 pub(crate) use global_state::libtorch;
 pub use global_state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
 pub(crate) use graph_pool::{GraphPool, OpenPool, empty_cuda_cache};
+pub(crate) use handle::Weak;
 pub use large_pages::release_memory;
 pub(crate) use large_pages::{KeepsMemory, trim_memory};
 pub(crate) use operator::{in_operator, register};
@@ -50,8 +51,8 @@ pub use replay::run_in_f64;
 pub(crate) use source_lines::{CallSite, Lines, SourceLines};
 use tensor::dtype;
 pub use tensor::{
-    DeviceId, Expect, Flags, GUARDED, Meta, address_of, addresses_of, as_strided_of, bump_version,
-    check_held, check_metas, check_versions, element_size, empty_strided, states_of, view_of,
+    DeviceId, Expect, Flags, GUARDED, GUARDED_OF_INPUTS, Meta, address_of, addresses_of, as_strided_of,
+    bump_version, check_held, check_metas, check_versions, element_size, empty_strided, states_of, view_of,
 };
 pub use thread_pool::TorchPool;
 pub use trace::{

@@ -329,10 +329,10 @@ impl Recorder {
         }
         let level = if random { Level::Computed } else { self.level_of(&s, &args) };
         let writes = hidden_writes(&s, &args);
+        args.iter().flat_map(Arg::tensors).for_each(|t| self.watch(t, false));
         self.keep_contents(&args, &writes, level)?;
         let mut before = Vec::new();
         for t in args.iter().flat_map(Arg::tensors) {
-            self.watch(t, false);
             if let Some(handle) = self.tensor(t) {
                 let now = Meta::of(&handle)?;
                 self.check_storage(t, &now, &s.op);
@@ -487,8 +487,10 @@ impl Recorder {
         }
     }
 
+    /// A call failed. Where the model goes on, it may be for the data that it failed: a plan makes the calls that did not.
     fn failed(&mut self) {
         let Some(p) = self.pending.take() else { return };
+        self.refuse(&p.event.op, RefusalKind::Failed);
         self.calls.pop();
         if let Some(clock) = &self.clock {
             clock.borrow_mut().forget();
@@ -499,14 +501,17 @@ impl Recorder {
     }
 
     /// Turns on or off the report of memory accesses to the storage of `t`, where it holds an input or something
-    /// computed from one. The model's own tensors are left alone: other threads may be using them.
+    /// computed from one or from the model's. The model's own tensors are left alone: other threads may be using them.
     fn watch(&mut self, t: TensorId, on: bool) {
         let Some(id) = self.seen.get(t.0 as usize).map(|s| s.storage) else { return };
         let Some(s) = self.storages.get(id.0 as usize) else { return };
         let root = self.seen.get(s.root.0 as usize).and_then(|s| s.origin);
-        let ours = s.level == Level::Computed
-            && s.dense
-            && matches!(root, Some(Origin::Input(_) | Origin::Event(_)));
+        let ours = s.dense
+            && match root {
+                Some(Origin::Input(_)) => s.level == Level::Computed,
+                Some(Origin::Event(_)) => s.level > Level::Constant,
+                _ => false,
+            };
         if s.watched != on && (ours || !on) {
             self.set_watch(id, on);
         }

@@ -260,7 +260,7 @@ impl Expect {
         self
     }
 
-    /// The first thing in which a tensor is another than expected, as [`check_metas`] compares with [`GUARDED`]: what it is,
+    /// The first thing in which a tensor is another than expected, as [`check_metas`] compares with [`GUARDED_OF_INPUTS`]: what it is,
     /// what was expected, and what was found.
     pub fn difference(&self, m: &Meta) -> Option<(String, String, String)> {
         let e = &self.0;
@@ -298,6 +298,10 @@ impl Expect {
                 let at_least = |bytes: u64| format!("a multiple of {} bytes", bytes.min(e.align));
                 differs("address", at_least(e.align), at_least(found))
             })
+            .or_else(|| {
+                let requires = |flags: u32| (flags & Flags::REQUIRES_GRAD.0 != 0).to_string();
+                differs("requires_grad", requires(e.flags), requires(m.flags.0))
+            })
     }
 }
 
@@ -316,6 +320,9 @@ pub const GUARDED: Flags = Flags(
         | Flags::HIGH_RANK.0
         | Flags::LAYOUT.0,
 );
+
+/// The flags that [`check_metas`] compares of the inputs of a call: a model sees which of them require gradients.
+pub const GUARDED_OF_INPUTS: Flags = Flags(GUARDED.0 | Flags::REQUIRES_GRAD.0);
 
 /// Compares tensors with what is expected of them (dtype, device, sizes, strides, alignment, and the flags in
 /// `mask`) in one crossing to C++, and stores the addresses of their data (null where they have none). The error

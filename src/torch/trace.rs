@@ -222,6 +222,12 @@ pub enum RefusalKind {
     UnknownOrigin,
     /// A result is no tensor.
     Undefined,
+    /// A call failed, and the model went on, as it may for other data only.
+    Failed,
+    /// The gradient of an input, which another input in its place does not have.
+    InputGradient,
+    /// The model says itself which tensors require gradients, which no call shows.
+    RequiresGrad,
     /// A computed tensor is kept by the model after the call.
     Escapes,
     /// An input is kept by the model after the call.
@@ -295,6 +301,16 @@ impl RefusalKind {
             RefusalKind::Kernel => (
                 "the model launches a kernel of its own",
                 "register the launch as an operator with `tilefuse::Operator`",
+            ),
+            RefusalKind::Failed => {
+                ("failed, and the model went on", "call what may fail before or after the fused part")
+            }
+            RefusalKind::InputGradient => {
+                ("is the gradient of an input", "pass the gradient as an input of its own")
+            }
+            RefusalKind::RequiresGrad => (
+                "the model changes whether a tensor requires gradients",
+                "call `set_requires_grad` before or after the fused part",
             ),
             RefusalKind::Internal => (
                 "could not be recorded",

@@ -5,7 +5,8 @@
 //!   `benches/samples/opinfo.py` writes all.
 //! - `lowered` compares the lowered operators with those that `edge` and the generator of random programs have.
 //! - `random` runs random programs; `tilefuse random` runs as many as one likes, and shrinks those that fail.
-//! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees.
+//! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees, `state` after what
+//!   a plan takes from its first call is something else.
 //! - `spans` collects the spans of calls.
 //! - `kernels` counts kernels: the decision is tested as well as the value.
 //! - `page` uses the page of a plan in a browser, and keeps pictures of it.
@@ -60,6 +61,7 @@ mod schedules;
 mod sdpa;
 mod sequence;
 mod spans;
+mod state;
 mod threads;
 mod tune;
 mod tutorials;

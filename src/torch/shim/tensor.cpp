@@ -34,6 +34,8 @@ at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType 
   auto t = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), std::move(keys),
                                                     c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, byte_offset / item);
+  // Autograd counts a write through either of the two.
+  if (!base.is_inference()) t.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
   return t;
 }
 
