@@ -1,6 +1,5 @@
 //! Arguments and commands.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -88,10 +87,10 @@ struct CompareArgs {
     /// "max_rewrites"} a line, all but the model optional.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
     manifest: Option<PathBuf>,
-    /// Every model of the zoo that fits this pattern (a prefix, or all).
+    /// Compare every model of the zoo whose name starts with this, or all.
     #[arg(long, value_name = "PREFIX", conflicts_with_all = ["model", "input", "inputs", "manifest"])]
     zoo: Option<String>,
-    /// Print one JSON object instead of a table; with `--batch` one a line.
+    /// Print one JSON object instead of a table; with `--batch`, `--manifest` and `--zoo` one a line.
     #[arg(long)]
     json: bool,
     /// Write a page for a browser: times with quartiles, throughput, kernels, memory, and each output's errors in ulp.
@@ -265,17 +264,13 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         Some(program) => Python::start(program, &args.model.device),
         None => Python::none(),
     };
-    if let Some(path) = &args.manifest {
-        return manifest::run(manifest::read(path)?, &args.model, args.seconds, &mut python, html);
-    }
-    if let Some(prefix) = &args.zoo {
-        return manifest::run(
-            manifest::zoo(prefix, &args.model),
-            &args.model,
-            args.seconds,
-            &mut python,
-            html,
-        );
+    let lines = match (&args.manifest, &args.zoo) {
+        (Some(path), _) => Some(manifest::read(path)?),
+        (None, Some(prefix)) => Some(manifest::zoo(prefix, &args.model)?),
+        (None, None) => None,
+    };
+    if let Some(lines) = lines {
+        return manifest::run(lines, &args.model, args.seconds, &mut python, html, args.json);
     }
     let case = Case { repro: args.save_repro.clone(), ..args.model.case(args.seconds)? };
     let batches =
@@ -308,10 +303,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     let wanted = Wanted::of(&args.model.device, [&case.which]);
     let peers = if args.seconds > 0.0 { python.said(wanted) } else { Vec::new() };
     peers.iter().for_each(|line| eprintln!("{}", report::wrapped(line)));
-    let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
-    for (peer, why) in failed.collect::<BTreeSet<_>>() {
-        eprintln!("{}", report::wrapped(&format!("{peer} is not timed: {why}")));
-    }
+    report::untimed_peers(&rows);
     if let Some(path) = html {
         report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device), &peers))?;
     }

@@ -1,5 +1,6 @@
 //! Tables, progress, and printing.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -152,18 +153,30 @@ pub(crate) fn table(outcome: &Outcome) {
         table.add_row([format!("time of {peer}"), String::new(), us(time.us, [time.low, time.high])]);
     }
     print(&table.to_string());
-    let verdict = match (&outcome.difference, &outcome.runs_eager) {
+    print(&wrapped(&verdict(outcome)));
+    outcome.hints.iter().for_each(|line| print(&wrapped(line)));
+    if let Some(report) = &outcome.compile {
+        print(&wrapped(&report.to_string()));
+    }
+}
+
+/// What is said of an outcome as a whole.
+pub(crate) fn verdict(outcome: &Outcome) -> String {
+    match (&outcome.difference, &outcome.runs_eager) {
         (Some(difference), _) => format!("DIFFERENT: {difference}"),
         (None, Some(reason)) => format!("ok, but nothing is fused: {reason}"),
         (None, None) if outcome.speedup > 0.0 => {
             format!("ok: {:.2}x of eager; compiled in {:.0} ms", outcome.speedup, outcome.compile_ms)
         }
         (None, None) => format!("ok; compiled in {:.0} ms", outcome.compile_ms),
-    };
-    print(&wrapped(&verdict));
-    outcome.hints.iter().for_each(|line| print(&wrapped(line)));
-    if let Some(report) = &outcome.compile {
-        print(&wrapped(&report.to_string()));
+    }
+}
+
+/// Says of each peer that has no times why, once for each reason.
+pub(crate) fn untimed_peers(rows: &[(String, Result<Outcome, String>)]) {
+    let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
+    for (peer, why) in failed.collect::<BTreeSet<_>>() {
+        eprintln!("{}", wrapped(&format!("{peer} is not timed: {why}")));
     }
 }
 

@@ -36,6 +36,11 @@ fn bad_input_is_named_in_one_line() {
     );
     rejected(&["compare", "mlp8x1024-tiny", "--device", "abacus"], "is none of cpu, cuda, cuda:N");
     rejected(&["compare", "mlp8x1024-tiny", "--dtype", "f33"], "is none of f32");
+    let out = folder.path().to_str().unwrap();
+    for args in [&["compare", "--zoo"][..], &["dump-ptx", "--target", "sm_90a", "--out", out, "--prefix"]] {
+        rejected(&[args, &["gtp2"]].concat(), "no model's name starts with \"gtp2\"; did you mean \"gpt2\"?");
+        rejected(&[args, &["zzz"]].concat(), "no model's name starts with \"zzz\"; known models: ");
+    }
     if tilefuse::torch::cuda_devices().is_err() {
         rejected(&["compare", "mlp8x1024-tiny", "--device", "cuda"], "CUDA is not available");
     }
@@ -297,14 +302,34 @@ fn a_manifest_goes_on_after_a_bad_case() {
     let path = folder.path().join("cases.jsonl");
     let lines = r#"{"name":"good","model":"mlp8x1024-tiny"}
 {"name":"bad","model":"no-such-model"}
-{"model":
+
+{"modle":"gpt2"}
 {"name":"empty","model":"kernel:softmax","inputs":["f32[0,4]"]}
 "#;
     std::fs::write(&path, lines).unwrap();
-    let output = run(&["compare", "--manifest", path.to_str().unwrap(), "--seconds", "0"]);
+    let args = ["compare", "--manifest", path.to_str().unwrap(), "--seconds", "0"];
+    let output = run(&args);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.trim().ends_with("2 passed, 2 failed, 0 skipped"), "{said}");
+    let counts = "2 passed, 2 failed, 0 skipped";
+    assert!(said.trim().ends_with(counts), "{said}");
+    let typo = format!("{}:4", path.display());
+    let row =
+        |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{said}"));
+    assert!(row("case ").ends_with("kernels  libtorch  result"), "{said}");
+    assert!(row("good ").contains("  ok; compiled in ") && row("empty ").contains("  ok"), "{said}");
+    assert!(row("bad ").contains("failed: there is no model and no file"), "{said}");
+    assert!(row(&typo).contains("failed: unknown field `modle`, expected one of `name`, `model`"), "{said}");
+    let output = run(&[&args[..], &["--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rows: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names = rows.iter().map(|row| (row["name"].as_str().unwrap(), row["ok"].as_bool().unwrap()));
+    let expected = [("good", true), ("bad", false), (&*typo, false), ("empty", true)];
+    assert_eq!(names.collect::<Vec<_>>(), expected);
+    assert!(String::from_utf8_lossy(&output.stderr).trim().ends_with(counts));
+    let empty = folder.path().join("empty.jsonl");
+    std::fs::write(&empty, "\n").unwrap();
+    rejected(&["compare", "--manifest", empty.to_str().unwrap()], "empty.jsonl has no cases");
 }
 
 /// The JSON object of a comparison of a model in a file.

@@ -169,7 +169,8 @@ fn a_saved_case_is_the_same_elsewhere() {
         assert!(saved.join(name).exists(), "{name}");
     }
     assert!(std::fs::read_to_string(saved.join("plan.txt")).unwrap().contains("kernel @"));
-    let (status, said) = run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0"]);
+    let args = ["compare", "--manifest", "case.jsonl", "--seconds", "0", "--json"];
+    let (status, said) = run(Some(&saved), &args);
     assert_eq!(status, Some(0), "{said}");
     let again = objects(&said).remove(0);
     for field in ["err_vs_f64_eager", "err_vs_f64_fused", "max_abs_err", "kernels_fused", "dtype"] {
@@ -209,8 +210,7 @@ fn a_saved_case_keeps_how_it_was_compiled() {
     );
     let again = |line: &str| {
         std::fs::write(&path, line).unwrap();
-        let (status, said) = run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0"]);
-        (status, said)
+        run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0", "--json"])
     };
     let (status, said) = again(&line);
     assert_eq!(status, Some(0), "{said}");
