@@ -65,6 +65,11 @@ pub(crate) struct ModelArgs {
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
+    /// Which products, convolutions and attention are kernels: measured (whichever takes less time on this machine), predicted (by the
+    /// cost model, so that plans depend on no measurement), generated (all that can be), or library (none); else as TILEFUSE_PRODUCTS
+    /// says, or measured.
+    #[arg(long, value_name = "CHOICE")]
+    products: Option<crate::Products>,
     /// What to do with some operators, by name or module: eager=h.*.attn, separate=ln_f, together=h.0.mlp, or tolerance:1e-5=wte,
     /// where they are within this of eager's, relative to the largest element,
     /// or run in libtorch; may be given several times. What no operator is meant by is an error.
@@ -83,8 +88,8 @@ pub(crate) struct ModelArgs {
 struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "hints", "strict",
-    /// "max_rewrites"} a line, all but the model optional.
+    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "products", "hints",
+    /// "strict", "max_rewrites"} a line, all but the model optional.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
     manifest: Option<PathBuf>,
     /// Compare every model of the zoo whose name starts with this, or all.
@@ -210,7 +215,8 @@ impl ModelArgs {
         let default = options(self.tune);
         let strict = strict(self.strict.clone());
         let max_rewrites = self.max_rewrites.or(default.max_rewrites);
-        crate::Options { max_rewrites, hints: self.hint.clone(), strict, ..default }
+        let products = self.products.unwrap_or(default.products);
+        crate::Options { products, max_rewrites, hints: self.hint.clone(), strict, ..default }
     }
 }
 

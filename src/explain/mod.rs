@@ -21,7 +21,7 @@ mod work;
 
 pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
-pub use self::diff::{CutChange, OneSided, PlanDiff, StepChange, TotalChange};
+pub use self::diff::{ChoiceChange, CutChange, OneSided, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::operators::OperatorReport;
 pub(crate) use self::page::coded;

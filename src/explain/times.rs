@@ -41,9 +41,11 @@ impl StepReport {
 
     /// The same with how it is known.
     pub fn time(&self) -> Option<(f64, TimeSource)> {
-        if let Some(us) = self.measured_us() {
-            return Some((us, TimeSource::Profile));
-        }
+        self.measured_us().map(|us| (us, TimeSource::Profile)).or_else(|| self.time_without_profile())
+    }
+
+    /// The same where the plan had not been profiled.
+    pub fn time_without_profile(&self) -> Option<(f64, TimeSource)> {
         match self {
             StepReport::Kernel { predicted_us, .. } => Some((*predicted_us, TimeSource::CostModel)),
             StepReport::Extern { predicted_us, candidates, flops, .. } => {

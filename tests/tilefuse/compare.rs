@@ -192,6 +192,8 @@ fn a_saved_case_keeps_how_it_was_compiled() {
         "gelu",
         "--max-rewrites",
         "1000000",
+        "--products",
+        "generated",
         "--tune",
     ];
     let start =
@@ -205,8 +207,8 @@ fn a_saved_case_keeps_how_it_was_compiled() {
     let case: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(case["hints"], serde_json::json!(["eager=linear", "tolerance:1e-3=gelu"]));
     assert_eq!(
-        (&case["strict"][0], &case["max_rewrites"], &case["tune"]),
-        (&"gelu".into(), &1_000_000.into(), &true.into())
+        (&case["strict"][0], &case["max_rewrites"], &case["tune"], &case["products"]),
+        (&"gelu".into(), &1_000_000.into(), &true.into(), &"generated".into())
     );
     let again = |line: &str| {
         std::fs::write(&path, line).unwrap();
@@ -219,6 +221,8 @@ fn a_saved_case_keeps_how_it_was_compiled() {
     assert!(status == Some(1) && said.contains("left to libtorch: aten::gelu"), "{said}");
     let (status, said) = again(&line.replace("1000000", "0").replace("[\"gelu\"]", "[]"));
     assert_eq!((status, objects(&said).remove(0)["rewrites"].as_u64()), (Some(0), Some(0)), "{said}");
+    let (status, said) = again(&line.replace("\"generated\"", "\"all\""));
+    assert!(status == Some(1) && said.contains("`all` is none of measured, predicted"), "{said}");
     let (status, said) = again(&line.replace("eager=linear", "near=gelu"));
     assert!(status == Some(1) && said.contains("is none of eager=PATTERN"), "{said}");
 }

@@ -36,6 +36,7 @@ pub(crate) struct Line {
     device: Option<String>,
     dtype: Option<String>,
     tune: Option<bool>,
+    products: Option<String>,
     hints: Option<Vec<String>>,
     strict: Option<Vec<String>>,
     max_rewrites: Option<u64>,
@@ -108,6 +109,7 @@ fn line(entry: &tilefuse_models::ZooEntry, case: &tilefuse_models::Case, default
         device: None,
         dtype: Some(dtype.clone()),
         tune: None,
+        products: None,
         hints: None,
         strict: None,
         max_rewrites: None,
@@ -175,8 +177,10 @@ impl Line {
     /// How the model is compiled: as the line says, and where it says nothing, as the command line does.
     fn options(&self, default: crate::Options) -> Result<crate::Options, Failure> {
         let hints = self.hints.as_ref().map(|hints| hints.iter().map(|hint| hint.parse()).collect());
+        let products = self.products.as_deref().map(str::parse);
         Ok(crate::Options {
             tune: self.tune.unwrap_or(default.tune),
+            products: products.transpose().map_err(Failure::usage)?.unwrap_or(default.products),
             hints: hints.transpose().map_err(Failure::usage)?.unwrap_or(default.hints),
             strict: self.strict.clone().map_or(default.strict, strict),
             max_rewrites: self.max_rewrites.or(default.max_rewrites),
@@ -227,7 +231,7 @@ mod tests {
         std::fs::write(&path, lines).unwrap();
         let lines = read(&path).unwrap();
         assert_eq!(label(&lines[0]), "gpt2");
-        let known = "`name`, `model`, `inputs`, `strides`, `device`, `dtype`, `tune`, `hints`, `strict`, `max_rewrites`";
+        let known = "`name`, `model`, `inputs`, `strides`, `device`, `dtype`, `tune`, `products`, `hints`, `strict`, `max_rewrites`";
         let expected = [
             (3, format!("unknown field `modle`, expected one of {known}, in column 8")),
             (4, String::from("EOF while parsing a value, in column 9")),

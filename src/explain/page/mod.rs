@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
+use super::diff::choices::{self, AlikeChoiceChange};
 use super::diff::cuts::AlikeCutChange;
 use super::diff::{AlikeChange, AlikeOneSided};
 use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
@@ -113,11 +114,13 @@ pub(crate) fn coded(text: impl AsRef<str>) -> String {
 /// What is different from an older plan.
 struct Changes<'a> {
     is_empty: bool,
+    notes: &'a [String],
     totals: &'a [TotalChange],
     /// What went and what came, by how it is headed, with how many there are.
     steps: [(&'static str, Vec<AlikeOneSided>); 2],
     changed: Vec<AlikeChange<'a>>,
     cuts: Vec<AlikeCutChange<'a>>,
+    choices: Vec<AlikeChoiceChange>,
 }
 
 impl Changes<'_> {
@@ -125,10 +128,12 @@ impl Changes<'_> {
         let steps = [("Steps that went", diff.gone_alike()), ("Steps that came", diff.new_alike())];
         Changes {
             is_empty: diff.is_empty(),
+            notes: &diff.notes,
             totals: &diff.totals,
             steps,
             changed: diff.changed_alike(),
             cuts: diff.cuts_alike(),
+            choices: diff.choices_alike(),
         }
     }
 }
