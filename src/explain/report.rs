@@ -62,7 +62,9 @@ pub enum StepReport {
         bytes_written: u64,
         /// Bytes of these that are written by non-temporal stores, where the code can.
         bytes_non_temporal: u64,
-        /// Predicted time in microseconds.
+        /// Predicted time in microseconds, by the cost model, with all that is computed in the kernel and operands where a call finds
+        /// them. It follows from the measured time of a product, a convolution or attention in it where one of the `candidates` that
+        /// were chosen has such a time, which is of the operator alone.
         predicted_us: f64,
         /// Measured time in microseconds, where the plan was profiled: of all steps of an outer loop at the first of them.
         measured_us: Option<f64>,

@@ -410,7 +410,7 @@ fn columns(
         StepReport::Kernel { operators, .. } => operators.iter().map(|operator| short(operator)).collect(),
         StepReport::Extern { operator, .. } => vec![short(operator)],
     };
-    let limit = of_limit(plan, step).map_or_else(String::new, |part| limit_text(plan, part));
+    let limit = of_limit(plan, step).map_or_else(String::new, |of| limit_text(plan, of));
     let moved = if step.is_extern() { String::new() } else { bytes(moved) };
     let share = share.map_or_else(|| String::from("?  "), |share| format!("{}{share:.1} %", step.about()));
     format!(

@@ -249,7 +249,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us {}{}\n        {}\n{}{}{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
@@ -258,6 +258,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             } else {
                 String::new()
             },
+            step.prediction_source().text(),
             measured(*measured_us),
             operators.join(", "),
             within(modules),
