@@ -127,7 +127,7 @@ impl Explanation {
 
     /// Where the time of compiling went.
     fn compile_text(&self) -> String {
-        let mut text = format!("\ncompiled: {}\n", self.compile);
+        let mut text = format!("\n{}\n", self.compile);
         let passes: Vec<String> =
             self.passes.iter().map(|pass| format!("{} {:.1} ms", pass.name, pass.ms)).collect();
         if !passes.is_empty() {
