@@ -20,12 +20,30 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// Lines that go on in further ones where a terminal is narrower.
+/// Lines that go on in further ones where the terminal of standard output is narrower.
 pub(crate) fn wrapped(text: &str) -> String {
-    match Style::of_terminal() {
-        Some(style) => text.split_inclusive('\n').map(|line| style.wrapped(line, 2)).collect(),
-        None => text.to_owned(),
-    }
+    wrapped_in(Style::of_terminal(), text)
+}
+
+/// The same for standard error.
+pub(crate) fn wrapped_error(text: &str) -> String {
+    wrapped_in(Style::of_standard_error(), text)
+}
+
+/// Lines that go on, two columns further in than they begin.
+fn wrapped_in(style: Option<Style>, text: &str) -> String {
+    let Some(style) = style else { return text.to_owned() };
+    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len() + 2;
+    text.split_inclusive('\n').map(|line| style.wrapped(line, indent(line))).collect()
+}
+
+/// Columns of what a line of [`print_field`] is about.
+const FIELD_WIDTH: usize = 14;
+
+/// Prints what a line is about, and a value that goes on below itself.
+pub(crate) fn print_field(name: &str, value: &str) {
+    let style = Style::of_terminal().unwrap_or(Style::PLAIN);
+    print(&style.wrapped(&format!("{name:FIELD_WIDTH$}{value}"), FIELD_WIDTH));
 }
 
 /// A table without rows yet, no wider than a terminal.
@@ -187,4 +205,18 @@ pub(crate) fn models() {
         table.add_row([entry.name, entry.description]);
     }
     print(&table.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_on_further_in_than_they_begin() {
+        let style = Style { width: 16, ..Style::PLAIN };
+        let text = "left to libtorch:\n  3 x linear of h.*.up\nbut no more\n";
+        let expected = "left to\n  libtorch:\n  3 x linear of\n    h.*.up\nbut no more\n";
+        assert_eq!(wrapped_in(Some(style), text), expected);
+        assert_eq!(wrapped_in(None, text), text);
+    }
 }

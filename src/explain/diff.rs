@@ -20,6 +20,7 @@ pub use self::cuts::CutChange;
 use super::style::Style;
 use super::{CodeReport, Explanation, REPORT_VERSION, StepReport, bytes, summary};
 use crate::Error;
+use crate::paths::any_number;
 
 /// Where what is different in a step begins in a line.
 const STEP_INDENT: usize = 8;
@@ -459,11 +460,6 @@ fn of_any_layer(step: &str) -> String {
     };
     let modules: Vec<String> = modules.split('.').map(part).collect();
     format!("{}: {operators}", modules.join("."))
-}
-
-/// `*` for a number.
-fn any_number(part: &str) -> &str {
-    if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part }
 }
 
 #[cfg(test)]

@@ -25,6 +25,8 @@ pub use self::diff::{ChoiceChange, CutChange, OneSided, PlanDiff, StepChange, To
 pub use self::flow::TensorReport;
 pub use self::operators::OperatorReport;
 pub(crate) use self::page::coded;
+#[cfg(test)]
+pub(crate) use self::page::tests::{call, layers_of_two};
 pub use self::prediction::Prediction;
 pub use self::report::{
     EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,

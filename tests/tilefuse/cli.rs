@@ -101,6 +101,16 @@ fn stages_are_dumped_and_overridden() {
     rejected(&["kernel", add, "--target", "interpret", "--dump", path], "interpret compiles nothing");
 }
 
+/// As wide as other text that is not for a terminal.
+#[test]
+fn what_doctor_says_goes_on_below_itself() {
+    let output = run(&["doctor"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.starts_with("tilefuse      "), "{said}");
+    let missing = |line: &&str| line.starts_with("cuda          none: ");
+    assert!(said.lines().find(missing).is_none_or(|line| line.chars().count() <= 120), "{said}");
+}
+
 /// What a hint keeps in libtorch is left there, as `--strict` says.
 #[test]
 fn a_plan_that_is_not_fused_as_asked_is_shown_and_fails() {
@@ -110,7 +120,10 @@ fn a_plan_that_is_not_fused_as_asked_is_shown_and_fails() {
         assert_eq!(output.status.code(), Some(status));
         assert!(String::from_utf8_lossy(&output.stdout).contains("operators captured"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(said.contains("left to libtorch: aten::gelu #"), status == 1, "{said}");
+        assert_eq!(said.contains("left to libtorch:\n  "), status == 1, "{said}");
+        assert_eq!(said.contains("aten::gelu"), status == 1, "{said}");
+        // A line for each reason, of which there is one.
+        assert!(said.lines().count() <= 2, "{said}");
     }
     rejected(&["explain", "mlp8x1024-tiny", "--strict", "*", "--stop-after", "lower"], "--strict asks");
 }

@@ -36,7 +36,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
 }
 
 /// A libtorch call.
-pub(in crate::explain) fn call(operator: &str, predicted_us: Option<f64>) -> StepReport {
+pub(crate) fn call(operator: &str, predicted_us: Option<f64>) -> StepReport {
     StepReport::Extern {
         operator: operator.to_owned(),
         modules: Vec::new(),
@@ -97,7 +97,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
 }
 
 /// Two layers of three steps, and a step before and behind them.
-pub(in crate::explain) fn layers_of_two() -> Explanation {
+pub(crate) fn layers_of_two() -> Explanation {
     let paths =
         ["embed", "h.0.norm", "h.0.mlp.up", "h.0.mlp.down", "h.1.norm", "h.1.mlp.up", "h.1.mlp.down", "head"];
     let from = |at: usize| match at {
