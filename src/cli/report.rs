@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::Failure;
 use super::compare::{Outcome, Throughput};
 use super::stages::Spinner;
-use crate::explain::Style;
+use crate::explain::{Style, bytes};
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -137,7 +137,6 @@ pub(crate) fn table(outcome: &Outcome) {
         "eager",
         "fused",
     ]);
-    let bytes = |n: u64| format!("{:.1} MB", n as f64 / 1e6);
     let us = |t: f64, [low, high]: [f64; 2]| match t > 0.0 {
         true => format!("{t:.1} us ({low:.1} to {high:.1})"),
         false => String::from("not timed"),

@@ -34,6 +34,13 @@ fn bad_input_is_named_in_one_line() {
         &["compare", "kernel:softmax", "--input", "f32[2]", "--input", "f32[2]", "--seconds", "0"],
         "takes",
     );
+    for (inputs, error) in [
+        ("no-such-file", "cannot read no-such-file: No such file or directory (os error 2)"),
+        (folder.path().to_str().unwrap(), "Is a directory (os error 21)"),
+        (file, "model.pt: it is not a safetensors file: "),
+    ] {
+        rejected(&["compare", "mlp8x1024-tiny", "--inputs", inputs], error);
+    }
     rejected(&["compare", "mlp8x1024-tiny", "--device", "abacus"], "is none of cpu, cuda, cuda:N");
     rejected(&["compare", "mlp8x1024-tiny", "--dtype", "f33"], "is none of f32");
     let out = folder.path().to_str().unwrap();
@@ -99,6 +106,16 @@ fn stages_are_dumped_and_overridden() {
     assert!(gpu.status.success() && gpu.stdout.is_empty());
     assert!(written(".sm_90a.ptx").is_some());
     rejected(&["kernel", add, "--target", "interpret", "--dump", path], "interpret compiles nothing");
+}
+
+/// A model that holds less than a tenth of a megabyte says how much.
+#[test]
+fn sizes_have_the_unit_that_suits_them() {
+    let output = run(&["compare", "mlp8x1024-tiny", "--seconds", "0"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let peak = said.lines().find(|line| line.contains("intermediates at peak")).unwrap();
+    assert!(peak.contains(" B ") || peak.contains(" kB "), "{said}");
+    assert!(!said.contains(" 0.0 MB"), "{said}");
 }
 
 /// As wide as other text that is not for a terminal.

@@ -367,6 +367,22 @@ fn hints_that_nothing_is_meant_by_and_predictions_beside_measurements_are_said()
 }
 
 #[test]
+fn what_takes_most_is_told_apart_by_its_modules() {
+    let mut plan = layers_of_two();
+    if let StepReport::Kernel { name, program, .. } = &mut plan.steps[5] {
+        // That of the first layer.
+        (*name, *program) = (String::from("fused_2"), 2);
+    }
+    let page = page(&plan, "a model", None);
+    for row in [
+        "<td>fused_2 <small>× 2</small> <small class=\"module\">h.*.mlp.up</small></td>",
+        "<td>fused_3 <small class=\"module\">h.0.mlp.down</small></td>",
+    ] {
+        assert!(page.contains(row), "{page}");
+    }
+}
+
+#[test]
 fn what_stands_between_backticks_is_code() {
     assert_eq!(coded("a `b<c>` & `d`"), "a <code>b&lt;c&gt;</code> &amp; <code>d</code>");
     assert_eq!(coded("a ` b"), "a ` b");
