@@ -307,7 +307,7 @@ pub struct Explanation {
     pub peak_bytes_eager: u64,
     /// The same for the plan: the arena, results, and results of libtorch calls.
     pub peak_bytes_fused: u64,
-    /// Bytes of the arena of intermediates; 0 where kernels hand each other nothing through memory.
+    /// Bytes of the arena of intermediates; 0 where kernels write no intermediates.
     pub arena_bytes: u64,
     /// Bytes of prepacked weights, see [`Options::prepack_weights`](crate::Options::prepack_weights).
     pub packed_bytes: u64,
