@@ -16,9 +16,9 @@ pub enum Error {
     #[error("runs eager: {0}")]
     RunsEager(String),
     /// The plan leaves operators to libtorch that [`Options::strict`](crate::Options::strict) asks kernels for.
-    #[error("left to libtorch: {}", operators.join("; "))]
+    #[error("left to libtorch:{}", lines(operators))]
     Unfused {
-        /// The operators, with their modules and the reasons.
+        /// The operators, with their modules and the reason, those that have the same reason in one text.
         operators: Vec<String>,
         /// The plan.
         plan: Box<crate::Explanation>,
@@ -110,6 +110,11 @@ pub enum Error {
     /// A defect of Tilefuse.
     #[error("internal: {0}")]
     Internal(String),
+}
+
+/// Texts on lines of their own.
+fn lines(texts: &[String]) -> String {
+    texts.iter().map(|text| format!("\n  {text}")).collect()
 }
 
 impl Error {

@@ -46,9 +46,9 @@ pub mod values;
 pub use engine::{CompileReport, GuardMiss, Target, ToleranceReport};
 pub use error::Error;
 pub use explain::{
-    CandidateReport, CodeReport, CutChange, EagerReport, EdgeReport, Explanation, LineReport, MachineReport,
-    MemoryReport, OneSided, OperatorReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport,
-    StepChange, StepReport, TensorReport, TimeSource, TotalChange, Totals, UpdateReport,
+    CandidateReport, ChoiceChange, CodeReport, CutChange, EagerReport, EdgeReport, Explanation, LineReport,
+    MachineReport, MemoryReport, OneSided, OperatorReport, PassReport, PlanDiff, Prediction, REPORT_VERSION,
+    ScheduleReport, StepChange, StepReport, TensorReport, TimeSource, TotalChange, Totals, UpdateReport,
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};

@@ -47,6 +47,16 @@ impl<'a> Pattern<'a> {
     }
 }
 
+/// A path with `*` in the place of numbers, as those of repeated layers.
+pub(crate) fn of_any_layer(path: &str) -> String {
+    path.split('.').map(any_number).collect::<Vec<_>>().join(".")
+}
+
+/// `*` for a number.
+pub(crate) fn any_number(part: &str) -> &str {
+    if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part }
+}
+
 /// One path for several that have the same number of parts: `*` where these differ.
 pub(crate) fn folded<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
     let mut paths = paths.into_iter().map(|path| path.split('.').collect::<Vec<_>>());

@@ -1,6 +1,5 @@
 //! Arguments and commands.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,6 +65,11 @@ pub(crate) struct ModelArgs {
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
+    /// Which products, convolutions and attention are kernels: measured (whichever takes less time on this machine), predicted (by the
+    /// cost model, so that plans depend on no measurement), generated (all that can be), or library (none); else as TILEFUSE_PRODUCTS
+    /// says, or measured.
+    #[arg(long, value_name = "CHOICE")]
+    products: Option<crate::Products>,
     /// What to do with some operators, by name or module: eager=h.*.attn, separate=ln_f, together=h.0.mlp, or tolerance:1e-5=wte,
     /// where they are within this of eager's, relative to the largest element,
     /// or run in libtorch; may be given several times. What no operator is meant by is an error.
@@ -84,14 +88,14 @@ pub(crate) struct ModelArgs {
 struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "hints", "strict",
-    /// "max_rewrites"} a line, all but the model optional.
+    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "products", "hints",
+    /// "strict", "max_rewrites"} a line, all but the model optional.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
     manifest: Option<PathBuf>,
-    /// Every model of the zoo that fits this pattern (a prefix, or all).
+    /// Compare every model of the zoo whose name starts with this, or all.
     #[arg(long, value_name = "PREFIX", conflicts_with_all = ["model", "input", "inputs", "manifest"])]
     zoo: Option<String>,
-    /// Print one JSON object instead of a table; with `--batch` one a line.
+    /// Print one JSON object instead of a table; with `--batch`, `--manifest` and `--zoo` one a line.
     #[arg(long)]
     json: bool,
     /// Write a page for a browser: times with quartiles, throughput, kernels, memory, and each output's errors in ulp.
@@ -211,7 +215,8 @@ impl ModelArgs {
         let default = options(self.tune);
         let strict = strict(self.strict.clone());
         let max_rewrites = self.max_rewrites.or(default.max_rewrites);
-        crate::Options { max_rewrites, hints: self.hint.clone(), strict, ..default }
+        let products = self.products.unwrap_or(default.products);
+        crate::Options { products, max_rewrites, hints: self.hint.clone(), strict, ..default }
     }
 }
 
@@ -265,17 +270,13 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         Some(program) => Python::start(program, &args.model.device),
         None => Python::none(),
     };
-    if let Some(path) = &args.manifest {
-        return manifest::run(manifest::read(path)?, &args.model, args.seconds, &mut python, html);
-    }
-    if let Some(prefix) = &args.zoo {
-        return manifest::run(
-            manifest::zoo(prefix, &args.model),
-            &args.model,
-            args.seconds,
-            &mut python,
-            html,
-        );
+    let lines = match (&args.manifest, &args.zoo) {
+        (Some(path), _) => Some(manifest::read(path)?),
+        (None, Some(prefix)) => Some(manifest::zoo(prefix, &args.model)?),
+        (None, None) => None,
+    };
+    if let Some(lines) = lines {
+        return manifest::run(lines, &args.model, args.seconds, &mut python, html, args.json);
     }
     let case = Case { repro: args.save_repro.clone(), ..args.model.case(args.seconds)? };
     let batches =
@@ -308,10 +309,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     let wanted = Wanted::of(&args.model.device, [&case.which]);
     let peers = if args.seconds > 0.0 { python.said(wanted) } else { Vec::new() };
     peers.iter().for_each(|line| eprintln!("{}", report::wrapped(line)));
-    let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
-    for (peer, why) in failed.collect::<BTreeSet<_>>() {
-        eprintln!("{}", report::wrapped(&format!("{peer} is not timed: {why}")));
-    }
+    report::untimed_peers(&rows);
     if let Some(path) = html {
         report::write(Some(path), &super::compare::page(&rows, &report::machine(case.device), &peers))?;
     }

@@ -52,43 +52,40 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.json {
         return report::json(&findings);
     }
-    report::print(&format!("tilefuse      {}", findings.version));
-    report::print(&format!("libtorch      {}, {} threads", findings.libtorch, findings.threads));
-    if let Some(folder) = &findings.libtorch_folder {
-        report::print(&format!("              {folder}"));
+    let field = report::print_field;
+    field("tilefuse", findings.version);
+    field("libtorch", &format!("{}, {} threads", findings.libtorch, findings.threads));
+    findings.libtorch_folder.iter().for_each(|folder| field("", folder));
+    field("LLVM", &findings.llvm);
+    match &findings.processor_model {
+        Some(model) => {
+            field("processor", model);
+            field("", &findings.processor);
+        }
+        None => field("processor", &findings.processor),
     }
-    report::print(&format!("LLVM          {}", findings.llvm));
-    if let Some(model) = &findings.processor_model {
-        report::print(&format!("processor     {model}"));
-        report::print(&format!("              {}", findings.processor));
-    } else {
-        report::print(&format!("processor     {}", findings.processor));
-    }
-    for device in &findings.cuda {
-        report::print(&format!("cuda          {device}"));
-    }
-    if let Some(missing) = &findings.cuda_missing {
-        report::print(&format!("cuda          none: {missing}"));
-    }
-    report::print(&format!("targets       {}", findings.targets.join(", ")));
+    findings.cuda.iter().for_each(|device| field("cuda", device));
+    findings.cuda_missing.iter().for_each(|missing| field("cuda", &format!("none: {missing}")));
+    field("targets", &findings.targets.join(", "));
     let weights = if findings.tracks_writes {
         "prepacked"
     } else {
         "not prepacked: writes to memory cannot be tracked here"
     };
-    report::print(&format!("weights       {weights}"));
-    report::print(&format!("kernel cache  {} ({})", findings.cache, findings.cache_state));
+    field("weights", weights);
+    field("kernel cache", &format!("{} ({})", findings.cache, findings.cache_state));
     for (device, found) in &findings.profiles {
-        report::print(&format!(
-            "profile       {device}: copy {:.1} GB/s, launch {:.2} us, products {:.0} GFLOP/s, {:.0} with unaligned rows",
+        let text = format!(
+            "{device}: copy {:.1} GB/s, launch {:.2} us, products {:.0} GFLOP/s, {:.0} with unaligned rows",
             found.bandwidth, found.launch_us, found.aligned, found.unaligned
-        ));
+        );
+        field("profile", &text);
     }
     if findings.profiles.is_empty() {
-        report::print("profile       none measured: plans are priced by typical figures (see --profile)");
+        field("profile", "none measured: plans are priced by typical figures (see --profile)");
     }
     let lines = findings.host.as_ref().map(host::Figures::lines).unwrap_or_default();
-    lines.iter().for_each(|line| report::print(line));
+    lines.iter().for_each(|line| report::print(&report::wrapped(line)));
     Ok(())
 }
 

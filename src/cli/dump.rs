@@ -7,7 +7,7 @@ use std::path::Path;
 use tch::{Device, Kind};
 use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
 
-use super::model::{Loaded, Which, quietly};
+use super::model::{Loaded, Which, quietly, with_prefix};
 use super::{Failure, report};
 use crate::random;
 
@@ -78,8 +78,7 @@ fn of_file(path: &Path, target: Target) -> Result<Programs, Failure> {
 }
 
 fn of_zoo(prefix: &str, target: Target) -> Result<Programs, Failure> {
-    let entries: Vec<_> =
-        tilefuse_models::zoo().iter().filter(|e| is_dumped(e.name) && e.name.starts_with(prefix)).collect();
+    let entries: Vec<_> = with_prefix(prefix)?.into_iter().filter(|entry| is_dumped(entry.name)).collect();
     let progress = report::bar(entries.len() as u64);
     let mut programs = Programs::new();
     for entry in entries {

@@ -46,7 +46,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
     /// End with status 1 where the plan costs more than the older one by more than this: 5% or 0.05 of its predicted time, kernels,
-    /// launches, libtorch calls, bytes or peak memory.
+    /// launches, libtorch calls, bytes or peak memory. Products are measured, which may come out otherwise in another compilation:
+    /// with `--products predicted` for both plans the same model has the same plan.
     #[arg(long, value_name = "PART", value_parser = part, requires = "diff")]
     fail_on_regression: Option<f64>,
     /// Show the program after this pass instead of the plan; may be given several times.
@@ -200,7 +201,9 @@ fn show_diff(args: &Args, path: &Path, plan: &crate::Explanation, name: &str) ->
     if worse.is_empty() {
         return Ok(());
     }
-    Err(Failure { message: format!("worse by more than {}%: {}", part * 100.0, worse.join("; ")), status: 1 })
+    let notes: String = diff.notes.iter().map(|note| format!("\n  {note}")).collect();
+    let message = format!("worse by more than {}%: {}{notes}", part * 100.0, worse.join("; "));
+    Err(Failure { message, status: 1 })
 }
 
 fn json(value: &impl serde::Serialize) -> Result<String, Failure> {

@@ -1,5 +1,6 @@
 //! Inputs of a model: written as `i64[4,128]{0..50257}`, with strides as `f32[4,8](1,4)`, or read from a safetensors file.
 
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -303,7 +304,14 @@ fn shuffled(tensor: &Tensor) -> Tensor {
 /// Reads tensors named `0`, `1`, ... from a safetensors file.
 fn read_safetensors(path: &Path, device: Device) -> Result<Vec<Tensor>, Failure> {
     let bad = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
-    let named = Tensor::read_safetensors(path).map_err(|e| bad(super::one_line(&e.to_string())))?;
+    let unread = |e: std::io::Error| Failure::usage(format!("cannot read {}: {e}", path.display()));
+    // What libtorch's wrapper says of the system's errors is not for people.
+    std::fs::File::open(path).and_then(|mut file| file.read(&mut [0])).map_err(unread)?;
+    let named = Tensor::read_safetensors(path).map_err(|e| {
+        let text = super::one_line(&e.to_string());
+        let reason = text.rsplit(": ").next().unwrap_or_default();
+        bad(format!("it is not a safetensors file: {reason}"))
+    })?;
     let mut tensors = Vec::new();
     for position in 0..named.len() {
         let name = position.to_string();

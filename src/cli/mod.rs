@@ -40,7 +40,7 @@ impl Failure {
 
     fn exit(&self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("tilefuse: {}", self.message);
+            eprintln!("{}", report::wrapped_error(&format!("tilefuse: {}", self.message)));
         }
         ExitCode::from(self.status)
     }

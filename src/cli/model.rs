@@ -28,11 +28,7 @@ impl Which {
         if path.is_file() {
             return Ok(Which::File(path.to_owned()));
         }
-        let meant = match alike(name, zoo().iter().map(|entry| entry.name)) {
-            Some(meant) => format!("did you mean {meant:?}? `tilefuse models` lists all"),
-            None => format!("known models: {}", known()),
-        };
-        Err(Failure::usage(format!("there is no model and no file {name:?}; {meant}")))
+        Err(Failure::usage(format!("there is no model and no file {name:?}; {}", meant(name))))
     }
 
     /// Inputs to use where none are given.
@@ -58,6 +54,23 @@ impl Which {
             Which::Zoo(entry) => entry.check_inputs(count).map_err(|e| Failure::usage(e.to_string())),
             Which::File(_) => Ok(()),
         }
+    }
+}
+
+/// The models of the zoo whose names start with this.
+pub(crate) fn with_prefix(prefix: &str) -> Result<Vec<&'static ZooEntry>, Failure> {
+    let found: Vec<_> = zoo().iter().filter(|entry| entry.name.starts_with(prefix)).collect();
+    match found.is_empty() {
+        true => Err(Failure::usage(format!("no model's name starts with {prefix:?}; {}", meant(prefix)))),
+        false => Ok(found),
+    }
+}
+
+/// What is said of a name that no model has.
+fn meant(name: &str) -> String {
+    match alike(name, zoo().iter().map(|entry| entry.name)) {
+        Some(meant) => format!("did you mean {meant:?}? `tilefuse models` lists all"),
+        None => format!("known models: {}", known()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tables, progress, and printing.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::Failure;
 use super::compare::{Outcome, Throughput};
 use super::stages::Spinner;
-use crate::explain::Style;
+use crate::explain::{Style, bytes};
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -19,12 +20,30 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// Lines that go on in further ones where a terminal is narrower.
+/// Lines that go on in further ones where the terminal of standard output is narrower.
 pub(crate) fn wrapped(text: &str) -> String {
-    match Style::of_terminal() {
-        Some(style) => text.split_inclusive('\n').map(|line| style.wrapped(line, 2)).collect(),
-        None => text.to_owned(),
-    }
+    wrapped_in(Style::of_terminal(), text)
+}
+
+/// The same for standard error.
+pub(crate) fn wrapped_error(text: &str) -> String {
+    wrapped_in(Style::of_standard_error(), text)
+}
+
+/// Lines that go on, two columns further in than they begin.
+fn wrapped_in(style: Option<Style>, text: &str) -> String {
+    let Some(style) = style else { return text.to_owned() };
+    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len() + 2;
+    text.split_inclusive('\n').map(|line| style.wrapped(line, indent(line))).collect()
+}
+
+/// Columns of what a line of [`print_field`] is about.
+const FIELD_WIDTH: usize = 14;
+
+/// Prints what a line is about, and a value that goes on below itself.
+pub(crate) fn print_field(name: &str, value: &str) {
+    let style = Style::of_terminal().unwrap_or(Style::PLAIN);
+    print(&style.wrapped(&format!("{name:FIELD_WIDTH$}{value}"), FIELD_WIDTH));
 }
 
 /// A table without rows yet, no wider than a terminal.
@@ -118,7 +137,6 @@ pub(crate) fn table(outcome: &Outcome) {
         "eager",
         "fused",
     ]);
-    let bytes = |n: u64| format!("{:.1} MB", n as f64 / 1e6);
     let us = |t: f64, [low, high]: [f64; 2]| match t > 0.0 {
         true => format!("{t:.1} us ({low:.1} to {high:.1})"),
         false => String::from("not timed"),
@@ -152,18 +170,30 @@ pub(crate) fn table(outcome: &Outcome) {
         table.add_row([format!("time of {peer}"), String::new(), us(time.us, [time.low, time.high])]);
     }
     print(&table.to_string());
-    let verdict = match (&outcome.difference, &outcome.runs_eager) {
+    print(&wrapped(&verdict(outcome)));
+    outcome.hints.iter().for_each(|line| print(&wrapped(line)));
+    if let Some(report) = &outcome.compile {
+        print(&wrapped(&report.to_string()));
+    }
+}
+
+/// What is said of an outcome as a whole.
+pub(crate) fn verdict(outcome: &Outcome) -> String {
+    match (&outcome.difference, &outcome.runs_eager) {
         (Some(difference), _) => format!("DIFFERENT: {difference}"),
         (None, Some(reason)) => format!("ok, but nothing is fused: {reason}"),
         (None, None) if outcome.speedup > 0.0 => {
             format!("ok: {:.2}x of eager; compiled in {:.0} ms", outcome.speedup, outcome.compile_ms)
         }
         (None, None) => format!("ok; compiled in {:.0} ms", outcome.compile_ms),
-    };
-    print(&wrapped(&verdict));
-    outcome.hints.iter().for_each(|line| print(&wrapped(line)));
-    if let Some(report) = &outcome.compile {
-        print(&wrapped(&report.to_string()));
+    }
+}
+
+/// Says of each peer that has no times why, once for each reason.
+pub(crate) fn untimed_peers(rows: &[(String, Result<Outcome, String>)]) {
+    let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
+    for (peer, why) in failed.collect::<BTreeSet<_>>() {
+        eprintln!("{}", wrapped(&format!("{peer} is not timed: {why}")));
     }
 }
 
@@ -174,4 +204,18 @@ pub(crate) fn models() {
         table.add_row([entry.name, entry.description]);
     }
     print(&table.to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_on_further_in_than_they_begin() {
+        let style = Style { width: 16, ..Style::PLAIN };
+        let text = "left to libtorch:\n  3 x linear of h.*.up\nbut no more\n";
+        let expected = "left to\n  libtorch:\n  3 x linear of\n    h.*.up\nbut no more\n";
+        assert_eq!(wrapped_in(Some(style), text), expected);
+        assert_eq!(wrapped_in(None, text), text);
+    }
 }

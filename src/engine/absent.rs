@@ -15,7 +15,7 @@ use tilefuse_fusion::{Device, Products, Profile, pipeline};
 use super::attention_masks::Masks;
 use super::compile::{fits, fitting, recorded};
 use super::eager_cost::{EagerCost, eager_cost};
-use super::kernels::{CompileReport, millis};
+use super::kernels::{CompileReport, StageClock, millis};
 use super::operator_flow::OperatorFlow;
 use super::tolerance::ToleranceReport;
 use crate::Error;
@@ -62,12 +62,12 @@ pub(crate) fn absent_plan(
     target: PtxTarget,
     options: &crate::Options,
 ) -> Result<AbsentPlan, Error> {
-    let start = Instant::now();
+    let (start, mut clock) = (Instant::now(), StageClock::start());
     let mut report = CompileReport::default();
     let lines = options.source_lines.then(SourceLines::keep);
     let (_, converted, mut functional) = recorded(inputs, names, forward)?;
     drop(lines);
-    report.capture_ms = millis(start.elapsed());
+    report.capture_ms = clock.lap();
     functional.move_to(Device::Cuda(0));
     let eager = eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
@@ -83,19 +83,17 @@ pub(crate) fn absent_plan(
         Products::Measured => Products::Predicted,
         asked => asked,
     };
-    let start = Instant::now();
-    let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Kernels, &mut cx)?;
-    report.lower_ms = millis(start.elapsed());
-    let start = Instant::now();
+    let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?;
+    report.lower_ms = clock.lap();
+    let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
+    report.select_ms = clock.lap();
     let plan = pipeline::planned(graph.clone(), &mut cx)?;
-    report.schedule_ms = millis(plan.scheduling);
-    report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
-    let start = Instant::now();
+    report.add_planning(clock.lap(), plan.scheduling, Duration::ZERO);
     let ptx = |program: &Program| Ok(compile_ptx(program, target, &PtxOptions::default())?);
     let mut compile =
         |programs: &[Program]| programs.par_iter().map(ptx).collect::<Result<Vec<Ptx>, Error>>();
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
-    report.codegen_ms = millis(start.elapsed());
+    report.codegen_ms = clock.lap();
     report.kernels = kernels.len();
     plan.limit_memory(cx.most_bytes);
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
@@ -106,6 +104,8 @@ pub(crate) fn absent_plan(
     if let Some(assembler) = assembler {
         kernels.par_iter().try_for_each(|kernel| assemble(assembler, kernel))?;
     }
+    report.codegen_ms += clock.lap();
+    report.total_ms = millis(start.elapsed());
     Ok(AbsentPlan {
         profile,
         ops_captured: converted.recording.calls.len(),

@@ -19,7 +19,7 @@ use super::convert::{Converted, convert};
 use super::cuda_graph::Graphs;
 use super::eager_cost::EagerCost;
 use super::guard::Signature;
-use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
+use super::kernels::{CompileReport, Kernel, StageClock, Target, kernels, millis};
 use super::nvtx::StepRanges;
 use super::operator_flow::OperatorFlow;
 use super::prepack::{PrepackCache, PrepackedWeights};
@@ -165,8 +165,9 @@ pub(crate) fn compile(
     options: &crate::Options,
     store: &Arc<PrepackCache>,
     workspaces: &Arc<Pool>,
-    report: CompileReport,
+    mut report: CompileReport,
 ) -> Result<Compiled, Error> {
+    let start = Instant::now();
     let calls: Vec<Arc<Call>> = std::mem::take(&mut trace.calls).into_iter().map(Arc::new).collect();
     let mut tolerances = Tolerances::default();
     loop {
@@ -175,8 +176,10 @@ pub(crate) fn compile(
         let mut compiled = attempt(recorded, signature, options, memory, &mut tolerances, report)?;
         if tolerances.are_met(&mut compiled, &trace)? {
             crate::hints::warn(&compiled.unmatched);
+            compiled.report.total_ms = compiled.report.capture_ms + millis(start.elapsed());
             return Ok(compiled);
         }
+        report = compiled.report;
     }
 }
 
@@ -190,7 +193,7 @@ fn attempt(
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
     let _span = tracing::info_span!("compile", operators = trace.events.len()).entered();
-    let start = Instant::now();
+    let mut clock = StageClock::start();
     let mut converted = convert(trace)?;
     let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
     let target = target_of(&functional)?;
@@ -210,20 +213,20 @@ fn attempt(
     let most_bytes = cx.most_bytes;
     let graph = tracing::info_span!("lower")
         .in_scope(|| pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx))?;
-    report.lower_ms = millis(start.elapsed());
+    report.lower_ms += clock.lap();
     let graph = tracing::info_span!("select-kernels")
         .in_scope(|| pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx))?;
+    report.select_ms += clock.lap();
     let (packs, panels) =
         PrepackedWeights::new(&cx.selection.packed, &converted.params, store, options.prepack_weights)?;
-    let start = Instant::now();
+    report.prepack_ms += clock.lap();
     let plan = tracing::info_span!("plan").in_scope(|| pipeline::planned(graph.clone(), &mut cx))?;
     let plant = |plan: &mut Plan| options.fault.map_or(Ok(()), |planting| planting.in_plan(plan));
     if options.fault.is_some() {
         // Before kernels are compiled for nothing.
         plant(&mut plan.clone())?;
     }
-    report.schedule_ms = millis(plan.scheduling);
-    report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
+    let before = report.codegen_ms;
     let mut compile = |programs: &[Program]| {
         let programs =
             options.fault.map_or(Ok(programs.into()), |planting| planting.in_programs(programs))?;
@@ -231,12 +234,13 @@ fn attempt(
             .in_scope(|| kernels(&programs, target, &mut report))
     };
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
+    let planning_ms = clock.lap() - (report.codegen_ms - before);
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
     let pass_times = std::mem::take(&mut cx.times).into_iter().collect();
     drop(cx);
     let masks = found.masks.assumed(&converted.params);
-    report.tune_ms = found.schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
-    report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
+    let tuning = found.schedules.as_ref().map_or(Duration::ZERO, Schedules::spent);
+    report.add_planning(planning_ms, plan.scheduling, tuning);
     drop(found.schedules);
     converted.consts.extend(panels);
     plan.limit_memory(most_bytes);

@@ -37,6 +37,12 @@ pub struct CompileReport {
     pub capture_ms: f64,
     /// Making it functional, lowering and simplifying, in milliseconds.
     pub lower_ms: f64,
+    /// Choosing kernels and libtorch's calls of products, convolutions and attention, with measuring them, in milliseconds.
+    #[serde(default)]
+    pub select_ms: f64,
+    /// Prepacking weights, in milliseconds.
+    #[serde(default)]
+    pub prepack_ms: f64,
     /// Planning, in milliseconds.
     pub plan_ms: f64,
     /// From groups to block programs, in milliseconds.
@@ -53,6 +59,10 @@ pub struct CompileReport {
     pub llvm_ms: f64,
     /// The same: loading objects, or the driver's compilation of PTX.
     pub load_ms: f64,
+    /// From the begin of the capture to a plan that can run, in milliseconds: the stages above but for those of the threads, and
+    /// [`other_ms`](CompileReport::other_ms).
+    #[serde(default)]
+    pub total_ms: f64,
     /// Distinct kernels.
     pub kernels: usize,
     /// Kernels found in the cache on disk, or held by another plan.
@@ -62,25 +72,53 @@ pub struct CompileReport {
 impl std::fmt::Display for CompileReport {
     /// Where the time went.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let CompileReport { capture_ms, lower_ms, plan_ms, schedule_ms, tune_ms, codegen_ms, .. } = self;
-        let CompileReport { passes_ms, lowering_ms, llvm_ms, load_ms, kernels, cached, .. } = self;
-        write!(
+        let CompileReport { total_ms, kernels, cached, .. } = self;
+        let stages = self.stages().into_iter().filter(|(_, ms)| *ms >= 0.05);
+        let stages: Vec<String> = stages.map(|(name, ms)| format!("{name} {ms:.1}")).collect();
+        let stages = stages.join(", ");
+        writeln!(
             f,
-            "capture {capture_ms:.1} ms, a call of eager's among it; lower {lower_ms:.1}, plan {plan_ms:.1}, "
+            "capture and compilation {total_ms:.1} ms: {stages}; {kernels} kernels, of which {cached} were cached"
         )?;
-        write!(f, "schedule {schedule_ms:.1}")?;
-        if *tune_ms > 0.0 {
-            write!(f, ", measuring schedules {tune_ms:.1}")?;
-        }
-        writeln!(f, ", {kernels} kernels {codegen_ms:.1}, of which {cached} were cached")?;
+        let CompileReport { passes_ms, lowering_ms, llvm_ms, load_ms, .. } = self;
         write!(
             f,
-            "of all threads: passes {passes_ms:.1} ms, to LLVM {lowering_ms:.1}, LLVM {llvm_ms:.1}, load {load_ms:.1}"
+            "generating kernels, of all threads: passes {passes_ms:.1} ms, to LLVM {lowering_ms:.1}, LLVM {llvm_ms:.1}, load {load_ms:.1}"
         )
     }
 }
 
 impl CompileReport {
+    /// The stages one after the other, which take the whole time together, and their milliseconds.
+    fn stages(&self) -> [(&'static str, f64); 9] {
+        [
+            ("capture with a call of eager's", self.capture_ms),
+            ("lower", self.lower_ms),
+            ("select kernels", self.select_ms),
+            ("prepack weights", self.prepack_ms),
+            ("plan", self.plan_ms),
+            ("schedule", self.schedule_ms),
+            ("measure schedules", self.tune_ms),
+            ("generate kernels", self.codegen_ms),
+            ("other", self.other_ms()),
+        ]
+    }
+
+    /// What is in no stage: guards, memory of intermediates, and what tolerances ask for.
+    pub fn other_ms(&self) -> f64 {
+        let stages = self.capture_ms + self.lower_ms + self.select_ms + self.prepack_ms + self.plan_ms;
+        (self.total_ms - stages - self.schedule_ms - self.tune_ms - self.codegen_ms).max(0.0)
+    }
+
+    /// Adds so many milliseconds of planning, of which these were scheduling, with measuring schedules, and measuring them.
+    pub(super) fn add_planning(&mut self, planning_ms: f64, scheduling: Duration, tuning: Duration) {
+        let tune_ms = millis(tuning).min(planning_ms);
+        let schedule_ms = (millis(scheduling) - tune_ms).clamp(0.0, planning_ms - tune_ms);
+        self.tune_ms += tune_ms;
+        self.schedule_ms += schedule_ms;
+        self.plan_ms += planning_ms - tune_ms - schedule_ms;
+    }
+
     /// Adds what the threads spent on kernels.
     fn add(&mut self, times: &Times) {
         self.passes_ms += millis(times.passes);
@@ -431,6 +469,22 @@ fn text_of(program: &Program) -> String {
     match text.find('(') {
         Some(at) if !named => text[at..].to_owned(),
         _ => text,
+    }
+}
+
+/// Tells stages of compiling apart, one after the other.
+pub(super) struct StageClock(Instant);
+
+impl StageClock {
+    /// Before the first stage.
+    pub(super) fn start() -> StageClock {
+        StageClock(Instant::now())
+    }
+
+    /// Milliseconds of the stage that ends now.
+    pub(super) fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        millis(now - std::mem::replace(&mut self.0, now))
     }
 }
 

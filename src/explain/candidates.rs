@@ -12,9 +12,10 @@ pub struct CandidateReport {
     pub operator: String,
     /// How the kernel computes it; none of libtorch's call.
     pub schedule: Option<String>,
-    /// Predicted time in microseconds, without neighbours.
+    /// Time in microseconds that the cost model predicts of the operator alone, without neighbours in its kernel. The predicted time
+    /// of the step is another one: of all that its kernel computes, from the measured time where there is one.
     pub predicted_us: f64,
-    /// Measured time in microseconds, where it was.
+    /// Measured time in microseconds, where it was: of the operator alone as well.
     pub measured_us: Option<f64>,
     /// Whether it was chosen.
     pub chosen: bool,

@@ -1,5 +1,7 @@
 //! What is different between two plans of one model: of two versions of Tilefuse, two types or two models that are almost one.
 
+mod basis;
+pub(super) mod choices;
 mod code;
 pub(super) mod cuts;
 
@@ -10,11 +12,15 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::basis::Basis;
+use self::choices::AlikeChoiceChange;
+pub use self::choices::ChoiceChange;
 use self::cuts::AlikeCutChange;
 pub use self::cuts::CutChange;
 use super::style::Style;
 use super::{CodeReport, Explanation, REPORT_VERSION, StepReport, bytes, summary};
 use crate::Error;
+use crate::paths::any_number;
 
 /// Where what is different in a step begins in a line.
 const STEP_INDENT: usize = 8;
@@ -22,6 +28,9 @@ const STEP_INDENT: usize = 8;
 /// What is different in a plan from an older one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanDiff {
+    /// What the plans were made of or with that is not the same, and what that means for the figures that are compared.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// What a call costs in all, in both; those that stayed among them.
     pub totals: Vec<TotalChange>,
     /// Steps of the older plan that no step of the newer one is like.
@@ -33,6 +42,9 @@ pub struct PlanDiff {
     /// Edges between operators of both that are fused in one of them, or not for another reason.
     #[serde(default)]
     pub cuts: Vec<CutChange>,
+    /// Products, convolutions and attention of both for which they chose different candidates.
+    #[serde(default)]
+    pub choices: Vec<ChoiceChange>,
 }
 
 /// A step that one of two plans alone has.
@@ -40,7 +52,8 @@ pub struct PlanDiff {
 pub struct OneSided {
     /// What it computes.
     pub step: String,
-    /// Microseconds that it takes, as [`StepReport::us`] has them.
+    /// Microseconds that it takes, as [`StepReport::time`] has them, or where only one of the plans was profiled, as
+    /// [`StepReport::time_without_profile`].
     pub us: Option<f64>,
 }
 
@@ -159,6 +172,7 @@ impl Explanation {
 
     /// What is different from an older plan.
     pub fn diff(&self, old: &Explanation) -> PlanDiff {
+        let basis = Basis::of(old, self);
         let mut before: IndexMap<String, VecDeque<&StepReport>> = IndexMap::new();
         for step in &old.steps {
             before.entry(computed(step)).or_default().push_back(step);
@@ -167,7 +181,7 @@ impl Explanation {
         for (at, step) in self.steps.iter().enumerate() {
             let name = computed(step);
             match before.get_mut(&name).and_then(VecDeque::pop_front) {
-                None => new.push(OneSided { step: name, us: step.us() }),
+                None => new.push(OneSided { step: name, us: basis.us(step) }),
                 Some(step_before) => {
                     let what = differences((old, step_before), (self, step));
                     if !what.is_empty() {
@@ -178,14 +192,16 @@ impl Explanation {
             }
         }
         let gone = before.into_iter().flat_map(|(name, steps)| {
-            steps.into_iter().map(move |step| OneSided { step: name.clone(), us: step.us() })
+            steps.into_iter().map(move |step| OneSided { step: name.clone(), us: basis.us(step) })
         });
         PlanDiff {
-            totals: totals(old, self),
+            notes: basis::notes(old, self),
+            totals: totals(old, self, basis),
             gone: gone.collect(),
             new,
             changed,
             cuts: cuts::changes(old, self),
+            choices: choices::changes(old, self),
         }
     }
 }
@@ -229,7 +245,7 @@ fn differences(
         differs("tiles", tiles(s), tiles(schedule));
         differs("predicted", summary::time(*us), summary::time(*predicted_us));
     }
-    if let (Some(us), Some(measured_us)) = (measured(old), measured(new)) {
+    if let (Some(us), Some(measured_us)) = (old.measured_us(), new.measured_us()) {
         differs("measured", summary::time(us), summary::time(measured_us));
     }
     for (old, new) in reasons(old).into_iter().zip(reasons(new)) {
@@ -276,13 +292,6 @@ fn without_numbers(reason: &str) -> String {
     text
 }
 
-/// What a step took, if its plan was profiled.
-fn measured(step: &StepReport) -> Option<f64> {
-    match step {
-        StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => *measured_us,
-    }
-}
-
 fn predicted(step: &StepReport) -> f64 {
     match step {
         StepReport::Kernel { predicted_us, .. } => *predicted_us,
@@ -297,13 +306,13 @@ fn kind(step: &StepReport) -> String {
     }
 }
 
-fn totals(old: &Explanation, new: &Explanation) -> Vec<TotalChange> {
+fn totals(old: &Explanation, new: &Explanation, basis: Basis) -> Vec<TotalChange> {
     let (a, b) = (old.totals(), new.totals());
     let change =
         |name: &str, old: f64, new: f64, cost: bool| TotalChange { name: name.to_owned(), old, new, cost };
     vec![
         change("predicted time of kernels, us", a.predicted_us, b.predicted_us, true),
-        change("known time of all steps, us", old.known_us(), new.known_us(), false),
+        change(basis.total(), basis.sum_us(old), basis.sum_us(new), false),
         change("kernels", a.kernels as f64, b.kernels as f64, true),
         change("launches", a.launches as f64, b.launches as f64, true),
         change("libtorch calls", a.extern_calls as f64, b.extern_calls as f64, true),
@@ -321,7 +330,7 @@ impl PlanDiff {
     pub fn is_empty(&self) -> bool {
         let same = self.totals.iter().all(|total| total.old == total.new);
         let no_steps = self.gone.is_empty() && self.new.is_empty() && self.changed.is_empty();
-        same && no_steps && self.cuts.is_empty()
+        same && no_steps && self.cuts.is_empty() && self.choices.is_empty()
     }
 
     /// The costs that have grown by more than this part of what they were.
@@ -340,6 +349,9 @@ impl PlanDiff {
             return String::from("the plans are the same\n");
         }
         let mut text = String::new();
+        for note in &self.notes {
+            let _ = writeln!(text, "{}", style.wrapped(note, STEP_INDENT));
+        }
         for total in &self.totals {
             let (before, now) = (total.before(), total.now());
             let line = format!("{:32} {before:>16} -> {now:>16}  {}", total.name, total.percent());
@@ -361,6 +373,14 @@ impl PlanDiff {
             let _ = writeln!(text, "{}", style.wrapped(&format!("  {count:3} x {step}"), STEP_INDENT));
             let what = format!("{:STEP_INDENT$}{}", "", what.join("; "));
             let _ = writeln!(text, "{}", style.wrapped(&what, STEP_INDENT));
+        }
+        if !self.choices.is_empty() {
+            let _ = writeln!(text, "\n{}", style.wrapped(choices::HEADING, STEP_INDENT));
+        }
+        for AlikeChoiceChange { operator, old, new, count } in self.choices_alike() {
+            let _ = writeln!(text, "{}", style.wrapped(&format!("  {count:3} x {operator}"), STEP_INDENT));
+            let change = format!("{:STEP_INDENT$}{old} -> {new}", "");
+            let _ = writeln!(text, "{}", style.wrapped(&change, STEP_INDENT));
         }
         if !self.cuts.is_empty() {
             let _ = writeln!(text, "\nedges");
@@ -387,6 +407,11 @@ impl PlanDiff {
     /// The edges that changed, those between operators of the same names once.
     pub(super) fn cuts_alike(&self) -> Vec<AlikeCutChange<'_>> {
         cuts::alike(&self.cuts)
+    }
+
+    /// The choices that changed, those between operators of the same names once.
+    pub(super) fn choices_alike(&self) -> Vec<AlikeChoiceChange> {
+        choices::alike(&self.choices)
     }
 
     /// The steps that changed, those of repeated layers that changed alike once.
@@ -435,11 +460,6 @@ fn of_any_layer(step: &str) -> String {
     };
     let modules: Vec<String> = modules.split('.').map(part).collect();
     format!("{}: {operators}", modules.join("."))
-}
-
-/// `*` for a number.
-fn any_number(part: &str) -> &str {
-    if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part }
 }
 
 #[cfg(test)]
@@ -509,6 +529,10 @@ mod tests {
         // With other operators, edges are known by their names.
         new.ops_captured += 1;
         assert_eq!(new.diff(&old).cuts.len(), 2);
+        // What both fuse is no change, whichever way.
+        let mut other = new.clone();
+        other.edges[0].verdict = String::from("fused as an epilogue");
+        assert!(other.diff(&new).is_empty());
         assert_eq!(without_numbers("12.5 us, 3 of 4."), "# us, # of #");
     }
 

@@ -22,32 +22,86 @@ pub(super) fn class(step: &StepReport) -> &'static str {
     }
 }
 
-/// The least microseconds that the machine's memory and arithmetic ask for.
-fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<f64> {
-    let StepReport::Kernel { flops, bytes_read, bytes_written, .. } = step else { return None };
-    let memory = (bytes_read + bytes_written) as f64 / machine.gigabytes_per_s / 1e3;
-    Some(memory.max(*flops as f64 / peak(machine, step) / 1e3))
+/// What bounds a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Bound {
+    /// The bytes that it moves.
+    Memory,
+    /// Operations outside of products.
+    Operations,
+    /// Those of products.
+    Products,
 }
 
-/// Operations per nanosecond of kernels like this one.
-fn peak(machine: &MachineReport, step: &StepReport) -> f64 {
-    match class(step) {
-        "contraction" | "attention" => machine.product_gigaops_per_s,
-        _ => machine.gigaops_per_s,
+impl Bound {
+    const ALL: [Bound; 3] = [Bound::Memory, Bound::Operations, Bound::Products];
+
+    /// What it is called.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Bound::Memory => "memory bandwidth",
+            Bound::Operations => "the throughput of simple operations",
+            Bound::Products => "the throughput of products",
+        }
+    }
+
+    /// Why kernels may be beyond it on a machine that was measured.
+    fn why_exceeded(self) -> &'static str {
+        match self {
+            Bound::Memory => "operands come from a cache, sooner than memory gives them",
+            Bound::Operations => {
+                "the figure is a typical one, which `tilefuse doctor --profile` does not measure"
+            }
+            Bound::Products => {
+                "the figure is of libtorch's product of square matrices, or a typical one of kernels"
+            }
+        }
     }
 }
 
+/// How much of a kernel's time one of the machine's limits asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct OfLimit {
+    pub(super) part: f64,
+    /// The limit that asks for most.
+    pub(super) bound: Bound,
+}
+
+/// The least microseconds that the machine's memory and arithmetic ask for, and which of the two does.
+fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<(f64, Bound)> {
+    let StepReport::Kernel { flops, bytes_read, bytes_written, .. } = step else { return None };
+    let memory = (bytes_read + bytes_written) as f64 / machine.gigabytes_per_s / 1e3;
+    let (rate, bound) = match class(step) {
+        "contraction" | "attention" => (machine.product_gigaops_per_s, Bound::Products),
+        _ => (machine.gigaops_per_s, Bound::Operations),
+    };
+    let arithmetic = *flops as f64 / rate / 1e3;
+    Some(if arithmetic > memory { (arithmetic, bound) } else { (memory, Bound::Memory) })
+}
+
 /// How much of a kernel's time the machine's limits ask for: more than all of it where operands come from a cache, or the machine
-/// does better than its typical figures say.
-pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<f64> {
-    let limit = limit_us(plan.machine.as_ref()?, step)?;
-    step.us().filter(|&us| us > 0.0).map(|us| limit / us)
+/// does better than its figures say.
+pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<OfLimit> {
+    let (limit, bound) = limit_us(plan.machine.as_ref()?, step)?;
+    step.us().filter(|&us| us > 0.0).map(|us| OfLimit { part: limit / us, bound })
 }
 
 /// Of so much, what is said: `~` where the limits are typical figures, and no number beyond the limit.
-pub(super) fn limit_text(plan: &Explanation, part: f64) -> String {
+pub(super) fn limit_text(plan: &Explanation, of: OfLimit) -> String {
     let about = if is_typical(plan) { "~" } else { "" };
-    if is_beyond(part) { String::from(">100 %") } else { format!("{about}{:.0} %", 100.0 * part) }
+    if is_beyond(of) { String::from(">100 %") } else { format!("{about}{:.0} %", 100.0 * of.part) }
+}
+
+/// The same as a sentence, with the limit that it is of.
+pub(super) fn limit_sentence(plan: &Explanation, of: OfLimit) -> String {
+    let (text, name) = (limit_text(plan, of), of.bound.name());
+    match (is_beyond(of), is_typical(plan)) {
+        (false, _) => format!("{text} of the time is what {name} asks for"),
+        (true, true) => format!("{text}: {name} by typical figures asks for more than the time"),
+        (true, false) => {
+            format!("{text}: {name} asks for more than the time, for {}", of.bound.why_exceeded())
+        }
+    }
 }
 
 fn is_typical(plan: &Explanation) -> bool {
@@ -55,23 +109,31 @@ fn is_typical(plan: &Explanation) -> bool {
 }
 
 /// Whether a part is more than the whole when it is rounded.
-fn is_beyond(part: f64) -> bool {
-    part >= 1.005
+fn is_beyond(of: OfLimit) -> bool {
+    of.part >= 1.005
 }
 
-/// What the limits are where that must be said: typical figures, or a limit that a kernel is beyond; else empty.
+/// What the limits are where that must be said: typical figures, or limits that kernels are beyond, and why; else empty.
 pub(super) fn limits_text(plan: &Explanation) -> String {
-    let has = |is: fn(f64) -> bool| plan.steps.iter().any(|step| of_limit(plan, step).is_some_and(is));
-    match (has(|_| true) && is_typical(plan), has(is_beyond)) {
-        (true, beyond) => format!(
+    let limits: Vec<OfLimit> = plan.steps.iter().filter_map(|step| of_limit(plan, step)).collect();
+    let beyond = |bound: Bound| limits.iter().filter(|of| of.bound == bound && is_beyond(**of)).count();
+    let is_any_beyond = limits.iter().any(|&of| is_beyond(of));
+    if is_typical(plan) && !limits.is_empty() {
+        return format!(
             "limits: ~ by typical figures{}; `tilefuse doctor --profile` measures this machine's",
-            if beyond { ", >100 % where the machine or its caches exceed them" } else { "" }
-        ),
-        (false, true) => {
-            String::from("limits: >100 % where operands come from a cache, sooner than memory gives them")
-        }
-        (false, false) => String::new(),
+            if is_any_beyond { ", >100 % where the machine or its caches exceed them" } else { "" }
+        );
     }
+    let exceeded = Bound::ALL.into_iter().filter_map(|bound| {
+        let kernels = match beyond(bound) {
+            0 => return None,
+            1 => String::from("1 kernel"),
+            count => format!("{count} kernels"),
+        };
+        Some(format!("of {} in {kernels}, where {}", bound.name(), bound.why_exceeded()))
+    });
+    let exceeded: Vec<String> = exceeded.collect();
+    if exceeded.is_empty() { String::new() } else { format!("limits: >100 % {}", exceeded.join("; ")) }
 }
 
 /// Steps of one kind.
@@ -91,7 +153,7 @@ pub(super) fn kinds(plan: &Explanation) -> Vec<Kind> {
         (*steps, *us) = (*steps + 1, *us + step.us().unwrap_or(0.0));
         // Typical figures are no limit of this machine.
         let machine = plan.machine.as_ref().filter(|machine| machine.measured);
-        let asked = machine.and_then(|machine| limit_us(machine, step));
+        let asked = machine.and_then(|machine| limit_us(machine, step)).map(|(us, _)| us);
         *limit = limit.zip(asked).map(|(sum, asked)| sum + asked);
     }
     let kind = |(name, (steps, us, limit)): (_, (usize, f64, Option<f64>))| {
@@ -153,8 +215,33 @@ mod tests {
         };
         us(&mut plan, 0.01);
         assert_eq!(text(&plan), ">100 %");
-        let reason = "limits: >100 % where operands come from a cache, sooner than memory gives them";
-        assert!(limits_text(&plan) == reason && plan.summary().contains(reason));
+        let reason = "limits: >100 % of memory bandwidth in 1 kernel, where operands come from a cache, sooner than memory gives them";
+        assert_eq!(limits_text(&plan), reason);
+        let said = |plan: &Explanation| limit_sentence(plan, of_limit(plan, &plan.steps[0]).unwrap());
+        let sentence = ">100 %: memory bandwidth asks for more than the time, for operands come from a cache, sooner than memory gives them";
+        assert_eq!(said(&plan), sentence);
+        // 5,000 operations at 50 Gop/s are 0.1 us, and at 100 Gop/s of products 0.05 us.
+        let arithmetic = |plan: &mut Explanation, at: usize, kind: KernelKind| {
+            if let StepReport::Kernel { predicted_us, flops, shape, .. } = &mut plan.steps[at] {
+                (*predicted_us, *flops, *shape) = (0.04, 5000, kind);
+            }
+        };
+        let mut computing = plan.clone();
+        arithmetic(&mut computing, 1, KernelKind::Pointwise);
+        arithmetic(&mut computing, 2, KernelKind::Block(BlockKernelKind::Contraction));
+        arithmetic(&mut computing, 3, KernelKind::Block(BlockKernelKind::Contraction));
+        let all = format!(
+            "{reason}; of the throughput of simple operations in 1 kernel, where the figure is a typical one, which `tilefuse doctor \
+             --profile` does not measure; of the throughput of products in 2 kernels, where the figure is of libtorch's product of \
+             square matrices, or a typical one of kernels"
+        );
+        assert_eq!(limits_text(&computing), all);
+        assert!(computing.summary().replace("\n      ", " ").contains(&all), "{}", computing.summary());
+        let page = computing.html("x");
+        assert!(
+            page.contains("<td title=\"of the throughput of products\" data-value=\"1.25\">&#62;100 %</td>"),
+            "{page}"
+        );
         plan.machine.as_mut().unwrap().measured = false;
         assert_eq!(text(&plan), ">100 %");
         let reason = "limits: ~ by typical figures, >100 % where the machine or its caches exceed them; `tilefuse doctor --profile` \
@@ -162,6 +249,7 @@ mod tests {
         assert_eq!(limits_text(&plan), reason);
         us(&mut plan, 0.02);
         assert_eq!(text(&plan), "~64 %");
+        assert_eq!(said(&plan), "~64 % of the time is what memory bandwidth asks for");
         assert!(
             limits_text(&plan).starts_with("limits: ~ by typical figures;")
                 && plan.html("x").contains(">~64 %<")

@@ -21,10 +21,12 @@ mod work;
 
 pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
-pub use self::diff::{CutChange, OneSided, PlanDiff, StepChange, TotalChange};
+pub use self::diff::{ChoiceChange, CutChange, OneSided, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::operators::OperatorReport;
 pub(crate) use self::page::coded;
+#[cfg(test)]
+pub(crate) use self::page::tests::{call, layers_of_two};
 pub use self::prediction::Prediction;
 pub use self::report::{
     EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
@@ -32,6 +34,6 @@ pub use self::report::{
 };
 pub(crate) use self::style::{Order, Style};
 pub(crate) use self::summary::hinted;
-use self::text::bytes;
+pub(crate) use self::text::bytes;
 pub use self::times::TimeSource;
 pub use self::totals::Totals;

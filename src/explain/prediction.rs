@@ -76,8 +76,7 @@ impl Explanation {
         };
         let busy = self.waiting.filter(|&part| part > MAX_WAITING).map_or_else(String::new, |part| {
             format!(
-                "; other processes had the processors: threads waited for {:.0} % of the time",
-                100.0 * part
+                "; other processes had the processors: all threads together waited {part:.1} times as long as the profile took"
             )
         });
         format!("call: {call}, {rest}{busy}")
@@ -180,7 +179,7 @@ mod tests {
         plan.waiting = Some(0.05);
         assert!(plan.call_text().ends_with("36.0 us"));
         plan.waiting = Some(0.5);
-        let busy = "; other processes had the processors: threads waited for 50 % of the time";
-        assert!(plan.call_text().ends_with(busy) && plan.summary().contains("threads waited for"));
+        let busy = "; other processes had the processors: all threads together waited 0.5 times as long as the profile took";
+        assert!(plan.call_text().ends_with(busy) && plan.summary().contains("all threads together"));
     }
 }

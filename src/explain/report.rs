@@ -62,7 +62,9 @@ pub enum StepReport {
         bytes_written: u64,
         /// Bytes of these that are written by non-temporal stores, where the code can.
         bytes_non_temporal: u64,
-        /// Predicted time in microseconds.
+        /// Predicted time in microseconds, by the cost model, with all that is computed in the kernel and operands where a call finds
+        /// them. It follows from the measured time of a product, a convolution or attention in it where one of the `candidates` that
+        /// were chosen has such a time, which is of the operator alone.
         predicted_us: f64,
         /// Measured time in microseconds, where the plan was profiled: of all steps of an outer loop at the first of them.
         measured_us: Option<f64>,
@@ -239,11 +241,11 @@ pub struct PassReport {
 /// What the machine can do, as it was measured, or by typical figures: what predicted times are derived from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MachineReport {
-    /// Whether it was measured.
+    /// Whether memory, launches and libtorch's products were measured; other figures are typical ones.
     pub measured: bool,
     /// Gigabytes of memory per second, read and written together.
     pub gigabytes_per_s: f64,
-    /// Simple operations per nanosecond.
+    /// Simple operations per nanosecond, a typical figure.
     pub gigaops_per_s: f64,
     /// Operations of products per nanosecond, in the fastest type.
     pub product_gigaops_per_s: f64,
@@ -305,7 +307,7 @@ pub struct Explanation {
     pub peak_bytes_eager: u64,
     /// The same for the plan: the arena, results, and results of libtorch calls.
     pub peak_bytes_fused: u64,
-    /// Bytes of the arena of intermediates.
+    /// Bytes of the arena of intermediates; 0 where kernels write no intermediates.
     pub arena_bytes: u64,
     /// Bytes of prepacked weights, see [`Options::prepack_weights`](crate::Options::prepack_weights).
     pub packed_bytes: u64,
@@ -334,8 +336,8 @@ pub struct Explanation {
     /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_us: Option<f64>,
-    /// On a CPU, how long threads waited for processors that others had while the plan was profiled, all together, in the time that this
-    /// took; none where the system does not tell.
+    /// On a CPU, how long threads waited for processors that others had while the plan was profiled, all threads together, in the time that
+    /// this took: 2 where two threads waited all the time. None where the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<f64>,
     /// The operators as eager runs them, where the plan was profiled.

@@ -27,7 +27,15 @@ impl Style {
 
     /// That of standard output where it is a terminal: its width, and colours unless `NO_COLOR` or the terminal says otherwise.
     pub(crate) fn of_terminal() -> Option<Style> {
-        let term = console::Term::stdout();
+        Style::of(&console::Term::stdout())
+    }
+
+    /// That of standard error, likewise.
+    pub(crate) fn of_standard_error() -> Option<Style> {
+        Style::of(&console::Term::stderr())
+    }
+
+    fn of(term: &console::Term) -> Option<Style> {
         let (_, columns) = term.size_checked().filter(|_| term.is_term())?;
         let colour = console::colors_enabled() && !Style::wants_plain_text();
         Some(Style { width: usize::from(columns).max(60), colour, ..Style::PLAIN })

@@ -76,7 +76,7 @@ fn unnumbered(text: &str) -> String {
     found.join(" ")
 }
 
-/// An operator without its namespace and position.
+/// A text with operators that have neither namespace nor position.
 pub(super) fn short(operator: &str) -> String {
     let name = unnumbered(operator);
     name.split(' ').map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
@@ -291,13 +291,11 @@ fn rows(plan: &Explanation) -> Vec<Row> {
 
 /// The distinct kernels of a plan, and the operators of libtorch, that which takes most time first.
 pub(super) fn by_time(plan: &Explanation, style: Style) -> String {
-    let (width, common) = (width_of_names(plan, style), common_module(plan));
+    let width = width_of_names(plan, style);
     let mut text = heading(plan, "kernels and libtorch's operators", style);
     for share in shares(plan) {
         let first = &plan.steps[share.steps[0]];
-        let run = Run { start: share.steps[0], period: 1, times: 1 };
-        let paths = folded(share.steps.iter().map(|&at| within(first_module(&plan.steps[at]), &common)));
-        let modules = if share.steps.len() == 1 { modules(plan, share.steps[0], run) } else { paths };
+        let modules = share.modules(plan);
         let line = format!(
             "{:>4} x {}",
             share.steps.len(),
@@ -319,6 +317,17 @@ pub(super) struct Share {
     pub(super) part: Option<f64>,
     /// Bytes that all of them read and write.
     bytes: u64,
+}
+
+impl Share {
+    /// The modules of a step alone; of several, one path for the first ones of all. Without what all modules have in common.
+    pub(super) fn modules(&self, plan: &Explanation) -> String {
+        if let [at] = self.steps[..] {
+            return modules(plan, at, Run { start: at, period: 1, times: 1 });
+        }
+        let common = common_module(plan);
+        folded(self.steps.iter().map(|&at| within(first_module(&plan.steps[at]), &common)))
+    }
 }
 
 /// What takes time, that which takes most first; that of which none is known last.
@@ -410,7 +419,7 @@ fn columns(
         StepReport::Kernel { operators, .. } => operators.iter().map(|operator| short(operator)).collect(),
         StepReport::Extern { operator, .. } => vec![short(operator)],
     };
-    let limit = of_limit(plan, step).map_or_else(String::new, |part| limit_text(plan, part));
+    let limit = of_limit(plan, step).map_or_else(String::new, |of| limit_text(plan, of));
     let moved = if step.is_extern() { String::new() } else { bytes(moved) };
     let share = share.map_or_else(|| String::from("?  "), |share| format!("{}{share:.1} %", step.about()));
     format!(
@@ -461,7 +470,7 @@ fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec
     for (at, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| is_asked_for(edge)) {
         let EdgeReport { producer, consumer, verdict, remedy, bytes, cost_us, .. } = edge;
         let (producer, consumer) = (short(producer), short(consumer));
-        let (verdict, remedy) = (unnumbered(verdict), remedy.as_deref().map(unnumbered));
+        let (verdict, remedy) = (short(verdict), remedy.as_deref().map(short));
         let key = (producer.clone(), consumer.clone(), verdict.clone());
         let alike = found.entry(key).or_insert(Alike {
             producer,
@@ -652,6 +661,12 @@ mod tests {
     fn operators_are_named_without_positions() {
         assert_eq!(short("aten::linear #23"), "linear");
         assert_eq!(short("attention aten::matmul #13 to aten::matmul #19"), "attention matmul to matmul");
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        plan.edges[0].verdict = String::from("cut: aten::conv2d #3, a step between them, needs the first");
+        plan.edges[0].remedy = Some(String::from("aten::conv2d #3 would have to be in the kernel as well"));
+        let text = plan.summary();
+        assert!(text.contains("cut: conv2d, a step") && text.contains("change it: conv2d would"), "{text}");
+        assert!(!text.contains("aten::"), "{text}");
     }
 
     #[test]

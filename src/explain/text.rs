@@ -103,12 +103,15 @@ impl Explanation {
             text.push_str(&format!("for {gpu}\n\n"));
         }
         text.push_str(&format!(
-            "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; arena {}\n\n",
+            "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; {}\n\n",
             self.ops_captured,
             self.kernels_fused,
             self.distinct_kernels,
             self.extern_ops,
-            bytes(self.arena_bytes)
+            match self.arena_bytes {
+                0 => String::from("no arena: no intermediates of kernels"),
+                arena => format!("arena of intermediates {}", bytes(arena)),
+            }
         ));
         if self.packed_bytes > 0 {
             text.push_str(&format!("prepacked weights: {}\n\n", bytes(self.packed_bytes)));
@@ -127,7 +130,7 @@ impl Explanation {
 
     /// Where the time of compiling went.
     fn compile_text(&self) -> String {
-        let mut text = format!("\ncompiled: {}\n", self.compile);
+        let mut text = format!("\n{}\n", self.compile);
         let passes: Vec<String> =
             self.passes.iter().map(|pass| format!("{} {:.1} ms", pass.name, pass.ms)).collect();
         if !passes.is_empty() {
@@ -249,7 +252,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us {}{}\n        {}\n{}{}{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
@@ -258,6 +261,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             } else {
                 String::new()
             },
+            step.prediction_source().text(),
             measured(*measured_us),
             operators.join(", "),
             within(modules),
@@ -285,7 +289,8 @@ fn measured(us: Option<f64>) -> String {
     us.map_or_else(String::new, |us| format!(", {us:.1} us measured"))
 }
 
-pub(super) fn bytes(n: u64) -> String {
+/// A number of bytes in the unit that suits it.
+pub(crate) fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} B"),
         10_000..10_000_000 => format!("{:.1} kB", n as f64 / 1e3),
@@ -301,6 +306,15 @@ mod tests {
     #[test]
     fn texts_end_nothing_in_a_graph() {
         assert_eq!(quoted("a\"b\\c\nd"), "\"a\\\"b\\\\c\\nd\"");
+    }
+
+    #[test]
+    fn a_plan_without_an_arena_says_why() {
+        let mut plan = layers_of_two();
+        let why = "; no arena: no intermediates of kernels\n";
+        assert!(plan.text(false).contains(why) && plan.summary().contains("; no arena: no "));
+        plan.arena_bytes = 18_432;
+        assert!(plan.text(false).contains("; arena of intermediates 18.4 kB\n"));
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub enum TimeSource {
     Profile,
     /// The call was measured by itself, when it was compared with kernels.
     Comparison,
+    /// The cost model predicts it, from the time of a product that was measured by itself.
+    MeasuredProduct,
     /// The cost model predicts it.
     CostModel,
     /// Memory takes as long for the operands and the results: the call may take longer.
@@ -26,7 +28,19 @@ impl TimeSource {
         match self {
             TimeSource::Profile => "measured",
             TimeSource::Comparison => "measured by itself",
+            TimeSource::MeasuredProduct => "predicted from the measured product",
             TimeSource::CostModel => "predicted",
+            TimeSource::Bytes => "for its bytes at least",
+        }
+    }
+
+    /// What a predicted time rests on.
+    pub(super) fn basis(self) -> &'static str {
+        match self {
+            TimeSource::Profile | TimeSource::CostModel => "by the cost model",
+            TimeSource::MeasuredProduct | TimeSource::Comparison => {
+                "by the cost model, from the measured product"
+            }
             TimeSource::Bytes => "for its bytes at least",
         }
     }
@@ -41,17 +55,33 @@ impl StepReport {
 
     /// The same with how it is known.
     pub fn time(&self) -> Option<(f64, TimeSource)> {
-        if let Some(us) = self.measured_us() {
-            return Some((us, TimeSource::Profile));
-        }
+        self.measured_us().map(|us| (us, TimeSource::Profile)).or_else(|| self.time_without_profile())
+    }
+
+    /// The same where the plan had not been profiled.
+    pub fn time_without_profile(&self) -> Option<(f64, TimeSource)> {
         match self {
-            StepReport::Kernel { predicted_us, .. } => Some((*predicted_us, TimeSource::CostModel)),
-            StepReport::Extern { predicted_us, candidates, flops, .. } => {
+            StepReport::Kernel { predicted_us, .. } => Some((*predicted_us, self.prediction_source())),
+            StepReport::Extern { predicted_us, candidates, .. } => {
                 let call = library(candidates);
                 let compared = call.and_then(|call| Some((call.measured_us?, TimeSource::Comparison)));
-                let is_product = call.is_some() || *flops > 0;
-                let source = if is_product { TimeSource::CostModel } else { TimeSource::Bytes };
-                compared.or_else(|| predicted_us.map(|us| (us, source)))
+                compared.or_else(|| predicted_us.map(|us| (us, self.prediction_source())))
+            }
+        }
+    }
+
+    /// What the predicted time of the step rests on, which is [`TimeSource::CostModel`], [`TimeSource::MeasuredProduct`] or
+    /// [`TimeSource::Bytes`].
+    pub fn prediction_source(&self) -> TimeSource {
+        match self {
+            StepReport::Kernel { candidates, .. } => {
+                let chosen = candidates.iter().filter(|candidate| candidate.chosen);
+                let is_measured = chosen.filter_map(|candidate| candidate.measured_us).next().is_some();
+                if is_measured { TimeSource::MeasuredProduct } else { TimeSource::CostModel }
+            }
+            StepReport::Extern { candidates, flops, .. } => {
+                let is_product = library(candidates).is_some() || *flops > 0;
+                if is_product { TimeSource::CostModel } else { TimeSource::Bytes }
             }
         }
     }
@@ -151,6 +181,30 @@ mod tests {
         assert_eq!(step(Some(30.0), None, &[], 8), Some((30.0, TimeSource::CostModel)));
         assert_eq!(step(Some(30.0), None, &[], 0), Some((30.0, TimeSource::Bytes)));
         assert_eq!(step(None, None, &[], 0), None);
+    }
+
+    /// A kernel's own time and that of its product alone are two, and say so.
+    #[test]
+    fn predictions_say_where_they_rest_on_a_measurement() {
+        let mut plan = layers_of_two();
+        let said = |plan: &Explanation| {
+            let text = plan.text(false);
+            let line = text.lines().find(|line| line.contains("kernel fused_2 ")).unwrap();
+            (plan.steps[2].time(), line.rsplit_once(" B, ").unwrap().1.to_owned())
+        };
+        assert_eq!(said(&plan), (Some((2.0, TimeSource::CostModel)), String::from("2.0 us predicted")));
+        if let StepReport::Kernel { candidates, .. } = &mut plan.steps[2] {
+            *candidates = vec![compared(1.8, Some(1.5))];
+        }
+        let source = TimeSource::MeasuredProduct;
+        let text = String::from("2.0 us predicted from the measured product");
+        assert_eq!(said(&plan), (Some((2.0, source)), text));
+        assert!(plan.html("x").contains("\"by the cost model, from the measured product\""));
+        if let StepReport::Kernel { measured_us, .. } = &mut plan.steps[2] {
+            *measured_us = Some(2.5);
+        }
+        let text = String::from("2.0 us predicted from the measured product, 2.5 us measured");
+        assert_eq!(said(&plan), (Some((2.5, TimeSource::Profile)), text));
     }
 
     /// A call that takes most, one of which nothing is known, and kernels of 2 us each.

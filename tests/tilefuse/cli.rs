@@ -34,8 +34,20 @@ fn bad_input_is_named_in_one_line() {
         &["compare", "kernel:softmax", "--input", "f32[2]", "--input", "f32[2]", "--seconds", "0"],
         "takes",
     );
+    for (inputs, error) in [
+        ("no-such-file", "cannot read no-such-file: No such file or directory (os error 2)"),
+        (folder.path().to_str().unwrap(), "Is a directory (os error 21)"),
+        (file, "model.pt: it is not a safetensors file: "),
+    ] {
+        rejected(&["compare", "mlp8x1024-tiny", "--inputs", inputs], error);
+    }
     rejected(&["compare", "mlp8x1024-tiny", "--device", "abacus"], "is none of cpu, cuda, cuda:N");
     rejected(&["compare", "mlp8x1024-tiny", "--dtype", "f33"], "is none of f32");
+    let out = folder.path().to_str().unwrap();
+    for args in [&["compare", "--zoo"][..], &["dump-ptx", "--target", "sm_90a", "--out", out, "--prefix"]] {
+        rejected(&[args, &["gtp2"]].concat(), "no model's name starts with \"gtp2\"; did you mean \"gpt2\"?");
+        rejected(&[args, &["zzz"]].concat(), "no model's name starts with \"zzz\"; known models: ");
+    }
     if tilefuse::torch::cuda_devices().is_err() {
         rejected(&["compare", "mlp8x1024-tiny", "--device", "cuda"], "CUDA is not available");
     }
@@ -96,6 +108,26 @@ fn stages_are_dumped_and_overridden() {
     rejected(&["kernel", add, "--target", "interpret", "--dump", path], "interpret compiles nothing");
 }
 
+/// A model that holds less than a tenth of a megabyte says how much.
+#[test]
+fn sizes_have_the_unit_that_suits_them() {
+    let output = run(&["compare", "mlp8x1024-tiny", "--seconds", "0"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let peak = said.lines().find(|line| line.contains("intermediates at peak")).unwrap();
+    assert!(peak.contains(" B ") || peak.contains(" kB "), "{said}");
+    assert!(!said.contains(" 0.0 MB"), "{said}");
+}
+
+/// As wide as other text that is not for a terminal.
+#[test]
+fn what_doctor_says_goes_on_below_itself() {
+    let output = run(&["doctor"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.starts_with("tilefuse      "), "{said}");
+    let missing = |line: &&str| line.starts_with("cuda          none: ");
+    assert!(said.lines().find(missing).is_none_or(|line| line.chars().count() <= 120), "{said}");
+}
+
 /// What a hint keeps in libtorch is left there, as `--strict` says.
 #[test]
 fn a_plan_that_is_not_fused_as_asked_is_shown_and_fails() {
@@ -105,7 +137,10 @@ fn a_plan_that_is_not_fused_as_asked_is_shown_and_fails() {
         assert_eq!(output.status.code(), Some(status));
         assert!(String::from_utf8_lossy(&output.stdout).contains("operators captured"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(said.contains("left to libtorch: aten::gelu #"), status == 1, "{said}");
+        assert_eq!(said.contains("left to libtorch:\n  "), status == 1, "{said}");
+        assert_eq!(said.contains("aten::gelu"), status == 1, "{said}");
+        // A line for each reason, of which there is one.
+        assert!(said.lines().count() <= 2, "{said}");
     }
     rejected(&["explain", "mlp8x1024-tiny", "--strict", "*", "--stop-after", "lower"], "--strict asks");
 }
@@ -297,14 +332,34 @@ fn a_manifest_goes_on_after_a_bad_case() {
     let path = folder.path().join("cases.jsonl");
     let lines = r#"{"name":"good","model":"mlp8x1024-tiny"}
 {"name":"bad","model":"no-such-model"}
-{"model":
+
+{"modle":"gpt2"}
 {"name":"empty","model":"kernel:softmax","inputs":["f32[0,4]"]}
 "#;
     std::fs::write(&path, lines).unwrap();
-    let output = run(&["compare", "--manifest", path.to_str().unwrap(), "--seconds", "0"]);
+    let args = ["compare", "--manifest", path.to_str().unwrap(), "--seconds", "0"];
+    let output = run(&args);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.trim().ends_with("2 passed, 2 failed, 0 skipped"), "{said}");
+    let counts = "2 passed, 2 failed, 0 skipped";
+    assert!(said.trim().ends_with(counts), "{said}");
+    let typo = format!("{}:4", path.display());
+    let row =
+        |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{said}"));
+    assert!(row("case ").ends_with("kernels  libtorch  result"), "{said}");
+    assert!(row("good ").contains("  ok; compiled in ") && row("empty ").contains("  ok"), "{said}");
+    assert!(row("bad ").contains("failed: there is no model and no file"), "{said}");
+    assert!(row(&typo).contains("failed: unknown field `modle`, expected one of `name`, `model`"), "{said}");
+    let output = run(&[&args[..], &["--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rows: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names = rows.iter().map(|row| (row["name"].as_str().unwrap(), row["ok"].as_bool().unwrap()));
+    let expected = [("good", true), ("bad", false), (&*typo, false), ("empty", true)];
+    assert_eq!(names.collect::<Vec<_>>(), expected);
+    assert!(String::from_utf8_lossy(&output.stderr).trim().ends_with(counts));
+    let empty = folder.path().join("empty.jsonl");
+    std::fs::write(&empty, "\n").unwrap();
+    rejected(&["compare", "--manifest", empty.to_str().unwrap()], "empty.jsonl has no cases");
 }
 
 /// The JSON object of a comparison of a model in a file.

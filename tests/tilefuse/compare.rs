@@ -169,7 +169,8 @@ fn a_saved_case_is_the_same_elsewhere() {
         assert!(saved.join(name).exists(), "{name}");
     }
     assert!(std::fs::read_to_string(saved.join("plan.txt")).unwrap().contains("kernel @"));
-    let (status, said) = run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0"]);
+    let args = ["compare", "--manifest", "case.jsonl", "--seconds", "0", "--json"];
+    let (status, said) = run(Some(&saved), &args);
     assert_eq!(status, Some(0), "{said}");
     let again = objects(&said).remove(0);
     for field in ["err_vs_f64_eager", "err_vs_f64_fused", "max_abs_err", "kernels_fused", "dtype"] {
@@ -191,6 +192,8 @@ fn a_saved_case_keeps_how_it_was_compiled() {
         "gelu",
         "--max-rewrites",
         "1000000",
+        "--products",
+        "generated",
         "--tune",
     ];
     let start =
@@ -204,21 +207,22 @@ fn a_saved_case_keeps_how_it_was_compiled() {
     let case: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!(case["hints"], serde_json::json!(["eager=linear", "tolerance:1e-3=gelu"]));
     assert_eq!(
-        (&case["strict"][0], &case["max_rewrites"], &case["tune"]),
-        (&"gelu".into(), &1_000_000.into(), &true.into())
+        (&case["strict"][0], &case["max_rewrites"], &case["tune"], &case["products"]),
+        (&"gelu".into(), &1_000_000.into(), &true.into(), &"generated".into())
     );
     let again = |line: &str| {
         std::fs::write(&path, line).unwrap();
-        let (status, said) = run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0"]);
-        (status, said)
+        run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0", "--json"])
     };
     let (status, said) = again(&line);
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(objects(&said).remove(0)["extern_ops"], first["extern_ops"]);
     let (status, said) = again(&line.replace("eager=linear", "eager=gelu"));
-    assert!(status == Some(1) && said.contains("left to libtorch: aten::gelu"), "{said}");
+    assert!(status == Some(1) && said.contains("left to libtorch:") && said.contains("aten::gelu"), "{said}");
     let (status, said) = again(&line.replace("1000000", "0").replace("[\"gelu\"]", "[]"));
     assert_eq!((status, objects(&said).remove(0)["rewrites"].as_u64()), (Some(0), Some(0)), "{said}");
+    let (status, said) = again(&line.replace("\"generated\"", "\"all\""));
+    assert!(status == Some(1) && said.contains("`all` is none of measured, predicted"), "{said}");
     let (status, said) = again(&line.replace("eager=linear", "near=gelu"));
     assert!(status == Some(1) && said.contains("is none of eager=PATTERN"), "{said}");
 }
@@ -233,7 +237,7 @@ fn hints_and_strictness_are_given_from_the_shell() {
     assert_eq!((status, outcome["kernels_fused"].as_u64()), (Some(0), Some(0)), "{said}");
     let (status, said) = compared(&["--hint", "eager=aten::gelu", "--strict", "aten::gelu"]);
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("left to libtorch: aten::gelu"), "{said}");
+    assert!(said.contains("left to libtorch:\n  ") && said.contains("aten::gelu"), "{said}");
     let (status, said) = compared(&["--hint", "separate=no.such"]);
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("--hint separate=no.such: no operator has this name"), "{said}");

@@ -110,8 +110,21 @@ fn every_stage_of_compiling_is_timed() {
     let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
     let report = plan.compile;
     let within = [report.passes_ms, report.lowering_ms, report.llvm_ms, report.load_ms];
-    let stages = [report.capture_ms, report.lower_ms, report.plan_ms, report.schedule_ms, report.codegen_ms];
+    let stages = [
+        report.capture_ms,
+        report.lower_ms,
+        report.select_ms,
+        report.plan_ms,
+        report.schedule_ms,
+        report.codegen_ms,
+    ];
     assert!(stages.iter().chain(&within).all(|&ms| ms > 0.0), "{report:?}");
+    // Together they are the whole, of which little is in none.
+    let stages = stages.iter().sum::<f64>() + report.prepack_ms + report.tune_ms;
+    let other = report.other_ms();
+    assert!((report.total_ms - stages - other).abs() < 1e-6 && other < 0.5 * report.total_ms, "{report:?}");
+    let said = format!("capture and compilation {:.1} ms: capture with a call of eager's ", report.total_ms);
+    assert!(plan.text(false).contains(&said), "{plan}");
     // Their programs differ in their names alone.
     assert!(plan.kernels_fused == 2 && plan.distinct_kernels == 2 && report.kernels == 1, "{plan}");
 }

@@ -81,6 +81,38 @@ fn plans_are_compared_and_regressions_fail() {
     assert!(said.contains("version 99"), "{said}");
 }
 
+/// With `--products predicted`, a plan is the same whatever measurements are remembered.
+#[test]
+fn products_that_are_not_measured_make_the_same_plan_with_every_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let explain = |cache: &str, args: &[&str]| {
+        let mut command = Command::new(crate::common::program());
+        command.current_dir(folder.path()).env("TILEFUSE_CACHE", cache).env("OMP_NUM_THREADS", "2");
+        let output =
+            command.args(["explain", "gpt2-tiny", "--products", "predicted"]).args(args).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(explain("first", &["--format", "json", "-o", "old.json"]).0, Some(0));
+    let same = explain("second", &["--diff", "old.json", "--fail-on-regression", "0"]);
+    assert_eq!(same, (Some(0), String::from("the plans are the same\n")));
+    let (_, _, said) = run(folder.path(), &["explain", "gpt2-tiny", "--products", "all"]);
+    assert!(said.contains("`all` is none of measured, predicted, generated and library"), "{said}");
+}
+
+/// Types that are not the same are said before what follows from them.
+#[test]
+fn other_types_are_a_difference_by_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let explain = |args: &[&str]| run(folder.path(), &[&["explain", "mlp8x1024-tiny"], args].concat());
+    assert_eq!(explain(&["--format", "json", "-o", "old.json"]).0, Some(0));
+    let (_, text, _) = explain(&["--dtype", "bf16", "--diff", "old.json"]);
+    assert!(text.starts_with("input 0: f32["), "{text}");
+    let regression = ["--dtype", "f64", "--diff", "old.json", "--fail-on-regression", "5%"];
+    let (status, _, said) = explain(&regression);
+    assert!(status == Some(1) && said.contains("\n  input 0: f32["), "{said}");
+    assert!(text.contains("] -> bf16[") && text.contains(" tensors of the model: f32 -> bf16\n"), "{text}");
+}
+
 /// Each line of code says which operator it computes a part of, from the block program to the processor's instructions.
 #[test]
 fn operators_are_followed_into_the_code_of_kernels() {

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use super::accuracy::{Accuracy, ULP_CLASSES};
 use super::{Outcome, Throughput};
 use crate::cli::plot::{Line, STYLE, plot};
-use crate::explain::{MemoryReport, coded};
+use crate::explain::{MemoryReport, bytes, coded};
 
 /// A case by its name, and what was found or why nothing was.
 type Row = (String, Result<Outcome, String>);
@@ -110,11 +110,8 @@ fn sweep(model: &str, rows: &[&Outcome]) -> Option<String> {
 }
 
 /// A number of bytes with its unit.
-fn size(&bytes: &u64) -> String {
-    match bytes {
-        0..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        _ => format!("{:.1} MB", bytes as f64 / 1e6),
-    }
+fn size(&n: &u64) -> String {
+    bytes(n)
 }
 
 /// Bytes held from the begin of a call to its end by eager and by the fused model, as points of two lines on one scale, and its end.

@@ -16,8 +16,8 @@ const README: &str = "A comparison of Tilefuse, fused and eager. In this folder:
 
     tilefuse compare --manifest case.jsonl
 
-case.jsonl      the model, its inputs and its type, with its hints, tuning, strictness and limit of rewrites; a model of the zoo has
-                the weights that a fixed seed gives
+case.jsonl      the model, its inputs and its type, with its hints, tuning, choice of products, strictness and limit of rewrites; a
+                model of the zoo has the weights that a fixed seed gives
 model.pt        the model, where it was a file
 inputs.safetensors  the inputs that were judged
 outcome.json    what was found
@@ -77,6 +77,9 @@ pub(crate) fn save(folder: &Path, case: &Case, inputs: &[Tensor], outcome: &Outc
 fn keep_options(line: &mut Value, options: &Options) {
     if options.tune {
         line["tune"] = json!(true);
+    }
+    if options.products != crate::Products::default() {
+        line["products"] = json!(options.products);
     }
     if !options.hints.is_empty() {
         line["hints"] = options.hints.iter().map(ToString::to_string).collect();

@@ -40,7 +40,7 @@ impl AlikeCutChange<'_> {
     }
 }
 
-/// The edges with another verdict than in an older plan, numbers in it left out. Operators are known by their numbers in plans of as many
+/// The edges with another verdict than in an older plan, numbers in it left out; not those that both fuse, in whatever way. Operators are known by their numbers in plans of as many
 /// operators, else by their names, in order.
 pub(super) fn changes(old: &Explanation, new: &Explanation) -> Vec<CutChange> {
     let numbered = old.ops_captured == new.ops_captured;
@@ -54,7 +54,9 @@ pub(super) fn changes(old: &Explanation, new: &Explanation) -> Vec<CutChange> {
     }
     let change = |edge: &EdgeReport| {
         let old = before.get_mut(&key(edge)).and_then(VecDeque::pop_front)?;
-        (without_numbers(&old.verdict) != without_numbers(&edge.verdict)).then(|| CutChange {
+        let is_fused_still = old.fused && edge.fused;
+        let differs = !is_fused_still && without_numbers(&old.verdict) != without_numbers(&edge.verdict);
+        differs.then(|| CutChange {
             producer: edge.producer.clone(),
             consumer: edge.consumer.clone(),
             old: old.verdict.clone(),

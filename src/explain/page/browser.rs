@@ -183,7 +183,7 @@ fn a_click_on_a_product_shows_what_it_was_compared_with() {
         *candidates = vec![candidate(None, 3.0, Some(2.0)), candidate(Some("few rows"), 1.0, None)];
     }
     let Some(saw) = tried(&plan, script) else { return };
-    let expected = " | predicted | measured; libtorch’s call, taken | 3.0 us | 2.0 us; few rows | 1.0 us | ; 1 chosen; 0 chosen";
+    let expected = " | predicted alone | measured alone; libtorch’s call, taken | 3.0 us | 2.0 us; few rows | 1.0 us | ; 1 chosen; 0 chosen";
     assert_eq!(saw, expected);
 }
 

@@ -1,5 +1,5 @@
 // What the page is about, and how it is said.
-const { plan, classes, times, limits, groups, links, modules } = JSON.parse(document.getElementById('data').textContent);
+const { plan, classes, times, predictions, limits, groups, links, modules } = JSON.parse(document.getElementById('data').textContent);
 const moduleOf = new Map(Object.entries(modules));
 /// By step, the captured operators that are in it.
 const within = plan.steps.map(() => []);

@@ -45,7 +45,8 @@ function candidates(all) {
   const row = other => el('tr', { class: other.chosen ? 'chosen' : '' },
     el('td', { style: 'white-space:normal' }, several ? named(other.operator) : '', several ? ': ' : '', other.schedule ?? 'libtorch\u2019s call', other.chosen ? ', taken' : ''),
     el('td', {}, time(other.predicted_us)), el('td', {}, other.measured_us === null ? '' : time(other.measured_us)));
-  return [heading('Candidates'), el('table', {}, el('tr', {}, el('th', {}, ''), el('th', {}, 'predicted'), el('th', {}, 'measured')), ...all.map(row))];
+  const alone = how => el('th', { title: `microseconds, ${how}, of the operator alone, without neighbours in its kernel` }, `${how} alone`);
+  return [heading('Candidates'), el('table', {}, el('tr', {}, el('th', {}, ''), alone('predicted'), alone('measured')), ...all.map(row))];
 }
 
 function cut(at) {
@@ -74,9 +75,9 @@ function showStep(at) {
       ['modules', step.modules.join(', ')],
       ['source', (step.lines || []).join(', ')],
       ['time', times[at] ? `${time(times[at][0])} ${times[at][1]}, ${shareOf(at)} of all steps` : 'not known'],
-      ['predicted', step.predicted_us === null ? null : time(step.predicted_us)],
+      ['predicted', step.predicted_us === null ? null : `${time(step.predicted_us)} ${predictions[at]}`],
       ['measured', measured ? time(measured) : null],
-      ['of the limit', limits[at] === null ? null : `${limits[at]} of the time is what memory or arithmetic asks for`],
+      ['of the limit', limits[at]],
       ['reads', kernel ? inBytes(step.bytes_read) : null],
       ['writes', kernel ? inBytes(step.bytes_written) + (step.bytes_non_temporal ? `, ${inBytes(step.bytes_non_temporal)} by non-temporal stores` : '') : null],
       ['operations', step.flops ? count(step.flops) : null],

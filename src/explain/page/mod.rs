@@ -21,9 +21,10 @@ use serde::Serialize;
 
 use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
+use super::diff::choices::{self, AlikeChoiceChange};
 use super::diff::cuts::AlikeCutChange;
 use super::diff::{AlikeChange, AlikeOneSided};
-use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
+use super::limits::{class, limit_sentence, limit_text, limits_text, of_limit, where_time_goes};
 use super::operators::module_of;
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
@@ -113,11 +114,13 @@ pub(crate) fn coded(text: impl AsRef<str>) -> String {
 /// What is different from an older plan.
 struct Changes<'a> {
     is_empty: bool,
+    notes: &'a [String],
     totals: &'a [TotalChange],
     /// What went and what came, by how it is headed, with how many there are.
     steps: [(&'static str, Vec<AlikeOneSided>); 2],
     changed: Vec<AlikeChange<'a>>,
     cuts: Vec<AlikeCutChange<'a>>,
+    choices: Vec<AlikeChoiceChange>,
 }
 
 impl Changes<'_> {
@@ -125,10 +128,12 @@ impl Changes<'_> {
         let steps = [("Steps that went", diff.gone_alike()), ("Steps that came", diff.new_alike())];
         Changes {
             is_empty: diff.is_empty(),
+            notes: &diff.notes,
             totals: &diff.totals,
             steps,
             changed: diff.changed_alike(),
             cuts: diff.cuts_alike(),
+            choices: diff.choices_alike(),
         }
     }
 }
@@ -185,6 +190,8 @@ struct Row<'a> {
     of_limit: Option<f64>,
     /// The same as it is said.
     of_limit_text: String,
+    /// Of which limit that is.
+    bound: &'static str,
 }
 
 impl Row<'_> {
@@ -248,8 +255,9 @@ fn row<'a>(plan: &'a Explanation, (all, within): (f64, &str), at: usize, step: &
         read,
         written,
         flops: *flops,
-        of_limit,
-        of_limit_text: of_limit.map_or_else(String::new, |part| limit_text(plan, part)),
+        of_limit: of_limit.map(|of| of.part),
+        of_limit_text: of_limit.map_or_else(String::new, |of| limit_text(plan, of)),
+        bound: of_limit.map_or("", |of| of.bound.name()),
     }
 }
 
@@ -284,7 +292,9 @@ struct Data<'a> {
     classes: Vec<&'static str>,
     /// By step, what it takes, and how that is known; none where it is not.
     times: Vec<Option<(f64, &'static str)>>,
-    /// By step, of its time what the machine's limits ask for.
+    /// By step, what its predicted time rests on.
+    predictions: Vec<&'static str>,
+    /// By step, of its time what the machine's limits ask for, as a sentence.
     limits: Vec<Option<String>>,
     groups: Vec<Group>,
     links: Vec<Link>,
@@ -367,10 +377,12 @@ impl Data<'_> {
         let mut links: Vec<Link> = links.into_values().collect();
         let groups = groups(tree, &mut links);
         let classes = plan.steps.iter().map(class).collect();
-        let limits = plan.steps.iter().map(|step| Some(limit_text(plan, of_limit(plan, step)?))).collect();
+        let limits =
+            plan.steps.iter().map(|step| Some(limit_sentence(plan, of_limit(plan, step)?))).collect();
         let times =
             plan.steps.iter().map(|step| step.time().map(|(us, source)| (us, source.text()))).collect();
-        Data { plan, classes, times, limits, groups, links, modules: modules_by_name(plan) }
+        let predictions = plan.steps.iter().map(|step| step.prediction_source().basis()).collect();
+        Data { plan, classes, times, predictions, limits, groups, links, modules: modules_by_name(plan) }
     }
 }
 

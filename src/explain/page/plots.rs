@@ -76,6 +76,8 @@ fn in_a_row<'a>(parts: impl Iterator<Item = Segment<'a>>, all: f64) -> Vec<Segme
 /// What a distinct kernel, or the calls of an operator, take in a call.
 pub(super) struct Share<'a> {
     pub(super) name: &'a str,
+    /// Those of the steps, as one path.
+    pub(super) modules: String,
     pub(super) class: &'static str,
     /// The first step that launches it.
     pub(super) at: usize,
@@ -102,7 +104,8 @@ pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
             StepReport::Extern { operator, .. } => operator.as_str(),
         };
         let about = plan.steps[at].about();
-        Share { name, class, at, count, us, about, share: part, width: 100.0 * us / most }
+        let modules = share.modules(plan);
+        Share { name, modules, class, at, count, us, about, share: part, width: 100.0 * us / most }
     };
     timed.filter(|(_, us, _)| *us > 0.0).map(share).take(MAX_SHARES).collect()
 }

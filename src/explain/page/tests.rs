@@ -36,7 +36,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
 }
 
 /// A libtorch call.
-pub(in crate::explain) fn call(operator: &str, predicted_us: Option<f64>) -> StepReport {
+pub(crate) fn call(operator: &str, predicted_us: Option<f64>) -> StepReport {
     StepReport::Extern {
         operator: operator.to_owned(),
         modules: Vec::new(),
@@ -97,7 +97,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
 }
 
 /// Two layers of three steps, and a step before and behind them.
-pub(in crate::explain) fn layers_of_two() -> Explanation {
+pub(crate) fn layers_of_two() -> Explanation {
     let paths =
         ["embed", "h.0.norm", "h.0.mlp.up", "h.0.mlp.down", "h.1.norm", "h.1.mlp.up", "h.1.mlp.down", "head"];
     let from = |at: usize| match at {
@@ -364,6 +364,22 @@ fn hints_that_nothing_is_meant_by_and_predictions_beside_measurements_are_said()
     assert!(page.contains("hint eager=h.*.atn: no operator has this name"));
     let times = "<td data-value=\"3\">3.0</td><td data-value=\"2\">2.0</td>";
     assert!(page.contains(">predicted</th>") && page.contains(times), "{page}");
+}
+
+#[test]
+fn what_takes_most_is_told_apart_by_its_modules() {
+    let mut plan = layers_of_two();
+    if let StepReport::Kernel { name, program, .. } = &mut plan.steps[5] {
+        // That of the first layer.
+        (*name, *program) = (String::from("fused_2"), 2);
+    }
+    let page = page(&plan, "a model", None);
+    for row in [
+        "<td>fused_2 <small>× 2</small> <small class=\"module\">h.*.mlp.up</small></td>",
+        "<td>fused_3 <small class=\"module\">h.0.mlp.down</small></td>",
+    ] {
+        assert!(page.contains(row), "{page}");
+    }
 }
 
 #[test]
