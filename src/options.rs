@@ -78,7 +78,7 @@ pub enum Strict {
 /// difference as the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Audit {
-    /// Never: the model reads nothing that changes but its inputs and its parameters.
+    /// Never: the model reads nothing that changes but its inputs and its parameters, and no input of a first call is one of these.
     Never,
     /// The 2nd, 4th, 8th, 16th call and so on of each signature.
     #[default]

@@ -246,7 +246,7 @@ mod tests {
         }"#;
         let recording = tilefuse_fusion::parse_recording(text).unwrap();
         let modules = ["h.1.attn.q", "rotary", "", "h.1.attn.o", "", "rotary"].map(String::from);
-        assert_eq!(between(&recording, &modules), ["", "", "h.1.attn", "", "", ""]);
+        assert_eq!(between(&recording, &modules), ["", "h.1.attn", "h.1.attn", "", "", ""]);
     }
 
     /// A mask of the whole model is read in each layer, whose own it is unless the model names a scope.
@@ -255,7 +255,7 @@ mod tests {
         let text = r#"recording {
           %0 = input 0 : f32[4,4]
           %1 = param 0 "m.h.1.attn.q.weight" : f32[4,4]
-          %2 = param 1 "m.mask" : i1[4,4]
+          %2 = param 1 "m.mask" : bool[4,4]
           %3 = param 2 "m.h.1.attn.o.weight" : f32[4,4]
           %4: f32[4,4] = aten::linear(input=%0, weight=%1, bias=None)
           %5: f32[4,4] = aten::masked_fill.Scalar(self=%4, mask=%2, value=0)

@@ -77,7 +77,7 @@ impl BlockRefusal {
     pub fn remedy(self) -> &'static str {
         match self {
             BlockRefusal::Reduction => {
-                "a reduction of the rows of the product, whose result nothing else needs the product beside"
+                "a reduction along the rows of the product, with the product itself read by nothing else that needs the reduction's result"
             }
             BlockRefusal::PrologueReduction => {
                 "nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own"

@@ -307,7 +307,8 @@ fn panics_and_nesting_leave_the_thread_usable() {
         vec![x[0].relu()]
     });
     assert_eq!(live_ops(&trace), ["relu"]);
-    assert_eq!(trace.refusals, []);
+    // With other data a call may not fail.
+    assert_eq!(trace.refusals.iter().map(|refusal| refusal.kind).collect::<Vec<_>>(), [RefusalKind::Failed]);
 }
 
 #[test]
