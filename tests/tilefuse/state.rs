@@ -8,6 +8,8 @@ use tilefuse::{Audit, Fused, Options, Stats};
 
 use crate::common::{devices, setup};
 
+type Model = fn(&[Tensor]) -> Vec<Tensor>;
+
 fn ones(sizes: &[i64], factor: f64, device: Device) -> Tensor {
     Tensor::ones(sizes, (Kind::Float, device)) * factor
 }
@@ -274,7 +276,7 @@ fn who_requires_gradients_is_a_part_of_the_signature_and_no_effect_of_plans() {
         let stats = in_turn(branch, &[&[&a], &[&a], &[&b], &[&b], &[&a]]);
         assert_eq!((stats.captures, stats.eager_calls.len()), (2, 0), "{stats:?}");
         assert!(stats.guard_misses.contains_key("requires_grad of input 0"), "{stats:?}");
-        let sets: [fn(&[Tensor]) -> Vec<Tensor>; 2] = [
+        let sets: [Model; 2] = [
             |x| vec![(&x[0] * 2.0).set_requires_grad(true)],
             |x| vec![x[0].set_requires_grad(!x[0].requires_grad()) * 2.0],
         ];
