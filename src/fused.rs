@@ -23,7 +23,7 @@ use crate::engine::{
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
-use crate::{Error, Options, Prepack};
+use crate::{Error, Options, Prepack, Strict};
 
 pub(crate) use strict::{Unfused, left_to_libtorch};
 use table::{Entry, Outcome, Table};
@@ -276,8 +276,24 @@ impl Engine {
         let mut data = Addresses::new();
         match self.table.find(inputs, state, forward, &mut data) {
             Some(entry) => self.run_entry(entry, inputs, state, &data, forward),
-            None => self.capture(inputs, state, forward, 0),
+            None => match self.crowded() {
+                Some(reason) => self.eager(reason, inputs, forward),
+                None => self.capture(inputs, state, forward, 0),
+            },
         }
+    }
+
+    /// Why a call of a new signature is not compiled though it could be.
+    fn crowded(&self) -> Option<String> {
+        let most = self.options.max_signatures;
+        let is_strict = self.options.strict != Strict::Off;
+        let reason = || {
+            format!(
+                "more signatures are called in turn than the {most} that are kept: pad inputs to fewer sizes, or raise \
+                 `Options::max_signatures`"
+            )
+        };
+        (most > 0 && !is_strict && !self.table.admits(most)).then(reason)
     }
 
     /// Why a call cannot run a plan whatever the model is.

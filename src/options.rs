@@ -8,7 +8,8 @@ use crate::hints::Hint;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Most signatures (shapes, types, strides of the inputs, and libtorch's modes) that are kept; for further ones, the
-    /// least recently used are dropped.
+    /// least recently used are dropped. Where so many come in turn that plans are dropped before they were used, most calls of new
+    /// ones run eager.
     pub max_signatures: usize,
     /// How often calls are recorded again, to find out whether the model does what it did when it was captured: see
     /// [`Fused`](crate::Fused) for what a plan stands for. By itself as the variable `TILEFUSE_AUDIT` says (`never`,

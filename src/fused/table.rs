@@ -71,9 +71,19 @@ pub(crate) struct Table {
     entries: RwLock<Vec<Arc<Entry>>>,
     /// How often another signature than the one before was used.
     clock: AtomicU64,
+    /// Plans in turn that were dropped for others before they were worth compiling.
+    crowded: AtomicU64,
+    /// Calls that were turned away for that.
+    turned_away: AtomicU64,
 }
 
 impl Table {
+    /// Plans in turn that were dropped too early, from which on few calls are compiled.
+    const MOST_DROPPED: u64 = 16;
+
+    /// One of so many calls then is compiled nevertheless, for it may be that others come from now on.
+    const ONE_OF: u64 = 16;
+
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Entry>>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,6 +107,16 @@ impl Table {
             entry.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         Some(Arc::clone(entry))
+    }
+
+    /// Whether a call of a signature that is not there is to be compiled, where `most` are kept. Where more of them come in turn, each would
+    /// drop the one that is needed next: those that are there stay, and few are exchanged.
+    pub(crate) fn admits(&self, most: usize) -> bool {
+        let is_full = || self.read().len() >= most;
+        let is_crowded = self.crowded.load(Ordering::Relaxed) >= Self::MOST_DROPPED.max(most as u64);
+        !is_crowded
+            || !is_full()
+            || self.turned_away.fetch_add(1, Ordering::Relaxed) % Self::ONE_OF == Self::ONE_OF - 1
     }
 
     /// The guard of the plan that was used last that a call does not pass; `None` where there is no plan.
@@ -130,7 +150,13 @@ impl Table {
         while entries.len() > most.max(1) {
             let used = entries.iter().map(|e| e.last_used.load(Ordering::Relaxed)).enumerate();
             let Some((oldest, _)) = used.min_by_key(|&(_, used)| used) else { break };
-            evicted.push(entries.remove(oldest));
+            let entry = entries.remove(oldest);
+            if entry.plan().is_some() {
+                let crowded =
+                    if entry.short_lived() > 0 { self.crowded.load(Ordering::Relaxed) + 1 } else { 0 };
+                self.crowded.store(crowded, Ordering::Relaxed);
+            }
+            evicted.push(entry);
         }
         count_handles(&entries, named);
         evicted.len()
@@ -147,6 +173,7 @@ impl Table {
     /// Drops all entries.
     pub(crate) fn clear(&self) {
         let dropped = std::mem::take(&mut *self.write());
+        self.crowded.store(0, Ordering::Relaxed);
         drop(dropped);
     }
 }

@@ -262,7 +262,8 @@ fn many_signatures_and_clear_give_memory_back() {
     );
     let call = |length: i64| {
         let x = [Tensor::randn([length, 1 << 14], *F32)];
-        (0..2).for_each(|_| drop(fused.call(&x).unwrap()));
+        // As often as makes a plan worth compiling: else others would run eager.
+        (0..9).for_each(|_| drop(fused.call(&x).unwrap()));
     };
     // What libtorch and LLVM keep for themselves comes with the first ones.
     (1..=16).for_each(call);
