@@ -173,7 +173,8 @@ impl<M> Fused<M> {
         self.call_with(inputs, false, |model, inputs| Ok(forward(model, inputs)))
     }
 
-    /// The plan for these inputs, compiled now if it is not yet, with `forward` as in [`Fused::run_with`].
+    /// The plan for these inputs, compiled now if it is not yet, with `forward` as in [`Fused::run_with`]: that runs the model once, with
+    /// what it writes and draws.
     pub fn explain_with(
         &self,
         inputs: &[Tensor],

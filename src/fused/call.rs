@@ -19,7 +19,7 @@ impl<M> Fused<M> {
         self.call_with(inputs, K::IN_SIGNATURE, |model, inputs| Ok(model.run(inputs)))
     }
 
-    /// The plan for these inputs of [`Fused::call`], compiled now if it is not yet.
+    /// The plan for these inputs of [`Fused::call`], compiled now if it is not yet: that runs the model once, with what it writes and draws.
     pub fn explain<I: Values + ?Sized, K: Kind>(&self, inputs: &I) -> Result<Explanation, Error>
     where
         M: Forward<I, K>,

@@ -179,7 +179,7 @@ impl<M: nn::ModuleT> Fused<M> {
 }
 
 impl<M: nn::ModuleT> FusedT<M> {
-    /// The plan for this input without training, compiled now if it is not yet.
+    /// The plan for this input without training, compiled now if it is not yet: that runs the model once, with what it writes and draws.
     pub fn explain(&self, xs: &Tensor) -> Result<Explanation, Error> {
         self.0.explain_with(std::slice::from_ref(xs), |model, inputs| {
             inputs.iter().map(|x| model.forward_t(x, false)).collect()
