@@ -236,8 +236,8 @@ fn operators_that_hints_keep_separate(seen: &mut Seen) {
     graph.node_mut(sin).origin = Some(0);
     graph.origins.push(String::from("sin"));
     let mut cx = Context::new(&profile);
-    cx.hints.keep_separate(0, 0, "exp");
-    expect!["cut: a hint keeps them in separate kernels"]
+    cx.hints.keep_separate(0, 0, "sin");
+    expect!["cut: the hint `separate` for sin keeps them in separate kernels"]
         .assert_eq(&seen.texts(&pipeline::planned(graph, &mut cx).unwrap()));
 }
 
