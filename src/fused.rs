@@ -377,7 +377,7 @@ impl Engine {
     }
 
     /// Runs the model itself and compares what it does with what the plan was made of. `None` where that cannot be done
-    /// now; the plan is to run then, unless an input is new (see [`Audits::has_new_input`]), for which the guards are not passed then.
+    /// now; the plan is to run then. Where an input is new (see [`Audits::has_new_input`]), a guard failed, and the plan will stop as well.
     fn audit(
         &self,
         entry: &Arc<Entry>,
@@ -394,6 +394,14 @@ impl Engine {
             }
             Err(TryLockError::WouldBlock) => None,
         };
+        if has_new_input && !self.table.has(entry) {
+            // Another thread has found out meanwhile.
+            drop(alone);
+            return self.run(inputs, forward).map(Some);
+        }
+        if has_new_input && !audits.has_new_input(inputs) {
+            return Ok(None);
+        }
         let possible = alone.is_some() && compiled.can_audit(inputs);
         audits.set_done(possible);
         if !possible {
@@ -419,17 +427,28 @@ impl Engine {
         let mut signature = entry.signature.clone().returning(forward);
         // The recorded call was one with an input that the model holds itself, or the one in which the model made what it keeps: this one
         // is like those that follow.
-        let is_typical = audits.had_as_input(&trace) || compiled.has_cached(&trace);
-        let outcome = if trace.refusals.is_empty() && is_typical {
-            self.outcome(trace, report, forward, &mut signature)
+        let reason = if audits.had_as_input(&trace) {
+            Some("an input of the recorded call is a tensor of the model")
+        } else {
+            compiled.has_cached(&trace).then_some("the model keeps what it made in the recorded call")
+        };
+        let (mut short_lived, reason) = (0, reason.filter(|_| trace.refusals.is_empty()));
+        let outcome = if let Some(reason) = reason {
+            *self.stats().recaptures.entry(reason.to_owned()).or_default() += 1;
+            short_lived = entry.short_lived();
+            if short_lived < Entry::MOST_SHORT_LIVED {
+                self.outcome(trace, report, forward, &mut signature)
+            } else {
+                Outcome::Eager(changes_often(reason))
+            }
         } else {
             Outcome::Eager(audit_reason(&difference))
         };
-        self.insert(signature, outcome, Some(entry), 0);
+        self.insert(signature, outcome, Some(entry), short_lived);
         Ok(Some(outputs))
     }
 
-    /// Inputs as recordings name tensors of the model that they may be, each by its first position.
+    /// Inputs, each with its position, as a recording would name them if the model held them.
     fn own_inputs<'a>(&'a self, metas: &'a [Meta]) -> Vec<(usize, OwnTensor<'a>)> {
         let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
         let name = |meta: &Meta| {

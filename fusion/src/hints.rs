@@ -40,17 +40,26 @@ impl Hints {
         self.separate.is_empty() && self.together.is_empty()
     }
 
-    /// The pattern of a hint by which two operators of these origins may not be in one kernel.
-    pub(crate) fn separating(&self, a: Option<u32>, b: Option<u32>) -> Option<&str> {
-        let region = |origin: Option<u32>| self.separate.get(&origin?);
-        let (a, b) = (region(a), region(b));
-        let pattern = || self.patterns.get(a.or(b)?).map(String::as_str);
-        if a == b { None } else { pattern() }
+    /// The patterns of the hints by which two operators of these origins may not be in one kernel.
+    pub(crate) fn separating(&self, a: Option<u32>, b: Option<u32>) -> Option<String> {
+        let regions = [a, b].map(|origin| self.separate.get(&origin?));
+        if regions[0] == regions[1] {
+            return None;
+        }
+        let mut patterns: Vec<&str> = regions
+            .into_iter()
+            .flatten()
+            .filter_map(|of| self.patterns.get(of))
+            .map(String::as_str)
+            .collect();
+        patterns.dedup();
+        Some(patterns.join(" and "))
     }
 
     /// Whether two operators of these origins may be in one kernel.
     pub(crate) fn allow(&self, a: Option<u32>, b: Option<u32>) -> bool {
-        self.separating(a, b).is_none()
+        let region = |origin: Option<u32>| self.separate.get(&origin?);
+        region(a) == region(b)
     }
 
     /// Whether two operators of these origins are to be in one kernel at any price.

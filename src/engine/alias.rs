@@ -77,23 +77,40 @@ impl Frame<'_> {
                 },
             };
             let meta = Meta::of(owner)?;
-            let same = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
-            outputs[at] = if same && alias.offset == 0 && self.compiled.is_whole(at) {
-                owner.shallow_clone()
-            } else {
-                torch::as_strided_of(owner, &alias.ty.shape, &alias.ty.strides, meta.offset + alias.offset)?
+            let alike = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
+            outputs[at] = match self.compiled.same.get(at).copied().flatten() {
+                Some(Same::Output(first)) if first < at => outputs[first].shallow_clone(),
+                Some(Same::Owner) if alike && alias.offset == 0 => owner.shallow_clone(),
+                _ => torch::as_strided_of(
+                    owner,
+                    &alias.ty.shape,
+                    &alias.ty.strides,
+                    meta.offset + alias.offset,
+                )?,
             };
         }
         Ok(())
     }
 }
 
-/// Which outputs are another output before them, an input or a tensor of the model itself, and no view of it.
-pub(super) fn whole(trace: &Trace) -> Vec<bool> {
-    let is_known =
+/// What an output is, where it is a tensor that is there already and no view of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Same {
+    /// The output of this position.
+    Output(usize),
+    /// The input or the tensor of the model whose memory it has.
+    Owner,
+}
+
+/// By output: what it is of what is there already.
+pub(super) fn same(trace: &Trace) -> Vec<Option<Same>> {
+    let is_owner =
         |t: &TensorId| trace.inputs.contains(t) || trace.params.iter().any(|(param, _)| param == t);
-    let whole = |(at, t): (usize, &TensorId)| is_known(t) || trace.outputs[..at].contains(t);
-    trace.outputs.iter().enumerate().map(whole).collect()
+    let same = |(at, t): (usize, &TensorId)| {
+        let first = trace.outputs[..at].iter().position(|other| other == t).map(Same::Output);
+        first.or_else(|| is_owner(t).then_some(Same::Owner))
+    };
+    trace.outputs.iter().enumerate().map(same).collect()
 }
 
 /// Which outputs are whole tensors that the steps of a call made, and that no other output, no update and no copy reads: the

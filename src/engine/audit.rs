@@ -68,6 +68,8 @@ impl Recalled {
 impl Audits {
     /// For a plan of this trace.
     pub(crate) fn new(policy: Audit, trace: &Trace) -> Result<Audits, Error> {
+        // Every 0th call is none.
+        let policy = if policy == Audit::Every(0) { Audit::Never } else { policy };
         let is_compared = policy != Audit::Never || trace.keeps_unknown;
         let recorded = if is_compared { Recorded::of(trace)? } else { Recorded::default() };
         let inputs = trace.inputs.iter().filter(|_| policy != Audit::Never).filter_map(|&t| trace.tensor(t));
@@ -98,10 +100,15 @@ impl Audits {
         self.is_unconfirmed.store(!all, Ordering::Relaxed);
     }
 
-    /// Whether a trace takes an input of the recorded call for a tensor of the model.
+    /// Whether a trace takes an input of the recorded call for a tensor of the model, or for another input.
     pub(crate) fn had_as_input(&self, trace: &Trace) -> bool {
-        let mut params = trace.params.iter().filter_map(|(t, _)| trace.info(*t));
-        params.any(|info| self.inputs.iter().any(|input| input.identity == info.meta.tensor_impl))
+        let identity = |t: &TensorId| trace.info(*t).map_or(0, |info| info.meta.tensor_impl);
+        let is_at = |identity: usize, at: Option<usize>| {
+            let mut inputs = self.inputs.iter().enumerate();
+            inputs.any(|(own, input)| Some(own) != at && input.identity == identity)
+        };
+        trace.params.iter().any(|(t, _)| is_at(identity(t), None))
+            || trace.inputs.iter().enumerate().any(|(at, t)| is_at(identity(t), Some(at)))
     }
 
     /// Counts a call; whether it is to be recorded.
@@ -123,7 +130,8 @@ impl Audits {
         self.is_overdue.store(!done, Ordering::Relaxed);
     }
 
-    /// How a trace differs from the recorded one, whose parameters of these positions among its inputs are these tensors of the model.
+    /// How a trace differs from the recorded one. `own` are the inputs of its call, each with its position, as a recording would name them
+    /// if the model held them.
     pub(crate) fn difference(&self, trace: &Trace, own: &[(usize, OwnTensor<'_>)]) -> Option<String> {
         if !trace.keeps_unknown {
             self.is_unchecked.store(false, Ordering::Relaxed);

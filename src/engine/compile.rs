@@ -61,8 +61,8 @@ pub(crate) struct Compiled {
     pub(crate) outputs: Vec<TensorSource>,
     /// Types of the outputs that are copied into memory of their own.
     pub(crate) copied: Vec<Option<TensorType>>,
-    /// Which outputs are a tensor that is there already; see [`super::alias::whole`].
-    pub(crate) whole: Vec<bool>,
+    /// Which outputs are a tensor that is there already.
+    pub(crate) same: Vec<Option<super::alias::Same>>,
     /// Which outputs a call gives away; see [`super::alias::handed`].
     pub(crate) handed: Vec<bool>,
     pub(crate) updates: Vec<(Slot, TensorSource)>,
@@ -129,11 +129,6 @@ impl Compiled {
         self.handed.truncate(left);
         let buffers = &mut self.plan.graph.buffers;
         buffers.truncate(buffers.len().saturating_sub(count));
-    }
-
-    /// Whether an output is a tensor that is there already.
-    pub(super) fn is_whole(&self, output: usize) -> bool {
-        self.whole.get(output) == Some(&true)
     }
 
     /// The tensors of the model that it holds handles of.
@@ -305,7 +300,7 @@ fn attempt(
         kernels,
         runs,
         draws_on: draws_on(&plan),
-        whole: super::alias::whole(trace),
+        same: super::alias::same(trace),
         handed: super::alias::handed(&outputs, &copied, &updates),
         copied,
         outputs,

@@ -71,18 +71,19 @@ pub(crate) struct Table {
     entries: RwLock<Vec<Arc<Entry>>>,
     /// How often another signature than the one before was used.
     clock: AtomicU64,
-    /// Plans in turn that were dropped for others before they were worth compiling.
+    /// Plans that were dropped for others before they were worth compiling, less those that were dropped after; no more than
+    /// [`Table::MOST_CROWDED`].
     crowded: AtomicU64,
-    /// Calls that were turned away for that.
+    /// Calls of new signatures that were turned away since one was compiled.
     turned_away: AtomicU64,
 }
 
 impl Table {
-    /// Plans in turn that were dropped too early, from which on few calls are compiled.
-    const MOST_DROPPED: u64 = 16;
+    /// For so many plans that were dropped too early, half as many calls of new signatures are compiled.
+    const HALVING: u64 = 8;
 
-    /// One of so many calls then is compiled nevertheless, for it may be that others come from now on.
-    const ONE_OF: u64 = 16;
+    /// From here on, one of 32 is: others may come from now on.
+    const MOST_CROWDED: u64 = 5 * Self::HALVING;
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Entry>>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner)
@@ -112,11 +113,15 @@ impl Table {
     /// Whether a call of a signature that is not there is to be compiled, where `most` are kept. Where more of them come in turn, each would
     /// drop the one that is needed next: those that are there stay, and few are exchanged.
     pub(crate) fn admits(&self, most: usize) -> bool {
-        let is_full = || self.read().len() >= most;
-        let is_crowded = self.crowded.load(Ordering::Relaxed) >= Self::MOST_DROPPED.max(most as u64);
-        !is_crowded
-            || !is_full()
-            || self.turned_away.fetch_add(1, Ordering::Relaxed) % Self::ONE_OF == Self::ONE_OF - 1
+        let one_of = 1 << (self.crowded.load(Ordering::Relaxed) / Self::HALVING);
+        if one_of == 1 || self.read().len() < most {
+            return true;
+        }
+        let is_next = self.turned_away.fetch_add(1, Ordering::Relaxed) + 1 >= one_of;
+        if is_next {
+            self.turned_away.store(0, Ordering::Relaxed);
+        }
+        is_next
     }
 
     /// The guard of the plan that was used last that a call does not pass; `None` where there is no plan.
@@ -152,9 +157,10 @@ impl Table {
             let Some((oldest, _)) = used.min_by_key(|&(_, used)| used) else { break };
             let entry = entries.remove(oldest);
             if entry.plan().is_some() {
-                let crowded =
-                    if entry.short_lived() > 0 { self.crowded.load(Ordering::Relaxed) + 1 } else { 0 };
-                self.crowded.store(crowded, Ordering::Relaxed);
+                let crowded = self.crowded.load(Ordering::Relaxed);
+                let is_early = entry.short_lived() > 0;
+                let crowded = if is_early { crowded + 1 } else { crowded.saturating_sub(1) };
+                self.crowded.store(crowded.min(Self::MOST_CROWDED), Ordering::Relaxed);
             }
             evicted.push(entry);
         }
@@ -162,18 +168,31 @@ impl Table {
         evicted.len()
     }
 
-    /// Drops an entry, with the handles that it has: another plan would take these for the model's.
+    /// Drops an entry, with the handles that it has: another plan would take these for the model's. Waits for calls that run its plan now,
+    /// though not for long, since one of them may be around this one.
     pub(crate) fn forget(&self, entry: Arc<Entry>, named: &Tensors) {
-        let mut entries = self.write();
-        entries.retain(|e| !Arc::ptr_eq(e, &entry));
+        self.write().retain(|e| !Arc::ptr_eq(e, &entry));
+        let left = Arc::downgrade(&entry);
         drop(entry);
-        count_handles(&entries, named);
+        for _ in 0..100 {
+            if left.strong_count() == 0 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        count_handles(&self.write(), named);
+    }
+
+    /// Whether an entry is still there.
+    pub(crate) fn has(&self, entry: &Arc<Entry>) -> bool {
+        self.read().iter().any(|e| Arc::ptr_eq(e, entry))
     }
 
     /// Drops all entries.
     pub(crate) fn clear(&self) {
         let dropped = std::mem::take(&mut *self.write());
         self.crowded.store(0, Ordering::Relaxed);
+        self.turned_away.store(0, Ordering::Relaxed);
         drop(dropped);
     }
 }

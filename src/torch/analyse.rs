@@ -92,10 +92,10 @@ fn gradients_of_inputs(r: &Recorder) -> HashSet<usize> {
     r.inputs.iter().filter_map(gradient).map(|meta| meta.tensor_impl).collect()
 }
 
-/// Refuses a model that sets or clears `requires_grad` of a tensor that is there before or after the call. Where gradients are recorded,
-/// operators do so, too.
+/// Refuses a model that sets or clears `requires_grad` of a tensor that is there before or after the call, or that records gradients
+/// itself. Where they are recorded for it, operators do so, too.
 fn find_gradient_flags(r: &mut Recorder, outputs: &[TensorId]) {
-    if GlobalState::now().is_ok_and(|state| state.grad()) {
+    if records_gradients(r) {
         return;
     }
     let ids = (0..).map(TensorId).zip(r.seen.iter().zip(&r.handles));
@@ -104,7 +104,8 @@ fn find_gradient_flags(r: &mut Recorder, outputs: &[TensorId]) {
     let requires = |meta: &Meta| meta.flags.contains(Flags::REQUIRES_GRAD);
     let changed = |(_, (seen, handle)): &(TensorId, (&Seen, &Handle))| {
         let now = handle.get().and_then(|t| Meta::of(&t).ok());
-        now.is_some_and(|now| requires(&now) != requires(&seen.meta))
+        let was = !matches!(seen.origin, Some(Origin::Event(_))) && requires(&seen.meta);
+        now.is_some_and(|now| requires(&now) != was)
     };
     if lasts.into_iter().any(|of| changed(&of)) {
         refuse(r, usize::MAX, "", RefusalKind::RequiresGrad);

@@ -260,8 +260,8 @@ impl Expect {
         self
     }
 
-    /// The first thing in which a tensor is another than expected, as [`check_metas`] compares with [`GUARDED_OF_INPUTS`]: what it is,
-    /// what was expected, and what was found.
+    /// The first thing in which a tensor is another than expected, as [`check_metas`] compares with [`GUARDED`], and last of all whether it
+    /// requires gradients: what it is, what was expected, and what was found.
     pub fn difference(&self, m: &Meta) -> Option<(String, String, String)> {
         let e = &self.0;
         let differs = |what: &str, expected: String, found: String| {

@@ -337,13 +337,13 @@ fn of_more_signatures_than_are_kept_the_least_recently_used_goes() {
     assert_eq!((stats.captures, stats.fused_calls, stats.evictions), (3, 1, 1), "{stats:?}");
     // Of more lengths in turn than are kept, the ones that are there stay.
     let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 4, ..Options::default() });
-    for call in 0..120 {
+    for call in 0..600 {
         same(&fused, &[draw(&[1 + call % 6, 3])], "lengths in turn");
     }
     let stats = fused.stats();
     let reason = stats.eager_calls.keys().next().cloned().unwrap_or_default();
     assert!(reason.contains("more signatures are called in turn than the 4 that are kept"), "{stats:?}");
-    assert!(stats.captures < 26 && stats.fused_calls > 60, "{stats:?}");
+    assert!(stats.captures < 120 && stats.fused_calls > 300, "{stats:?}");
     let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 0, ..Options::default() });
     same(&fused, &[draw(&[2, 3])], "none");
     assert!(fused.stats().eager_calls.keys().all(|reason| reason.contains("Options::max_signatures")));

@@ -53,6 +53,15 @@ fn the_first_input_may_be_a_tensor_that_the_model_holds() {
         // As one of two, where no call without it follows.
         let both = |x: &[Tensor]| vec![&x[0] * &held + &x[1]];
         in_turn(both, &[&[&w, &other], &[&other, &other], &[&other, &w], &[&w, &other]]);
+        // Where two such tensors take turns, a plan is made anew a few times.
+        let (second, pair) = (other.shallow_clone(), |x: &[Tensor]| vec![&x[0] * &held + &other]);
+        let turns: [&[&Tensor]; 2] = [&[&w], &[&second]];
+        let stats = in_turn(pair, &turns.repeat(20));
+        let again: u64 = stats.recaptures.values().sum();
+        assert!(
+            stats.compiles <= 10 && again <= 10 && reason(&stats).contains("is a tensor of the model"),
+            "{stats:?}"
+        );
         // What changes is not followed for long.
         let count = std::cell::Cell::new(0.0);
         let fused = fuse(|x: &[Tensor]| {
@@ -232,12 +241,30 @@ fn views_of_what_they_look_like_are_tensors_of_their_own() {
                 let _ = results[at].unsqueeze_(0);
                 assert_eq!((results[at].dim(), results[at + 1].dim()), (3, 2), "call {call}, result {at}");
             }
+            assert_eq!(results[6].dim(), 2, "call {call}");
             let _ = results[5].unsqueeze_(0);
             assert_eq!((results[6].dim(), x.dim(), w.dim()), (3, 2, 2), "call {call}");
             let _ = results[4].fill_(7.0);
             assert_eq!(results[6].double_value(&[0, 0, 0]), 7.0);
         }
         assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
+        // One view that is returned twice.
+        let twice = fuse(|x: &[Tensor]| {
+            let (v, d) = (x[0].view([4, 4]), w.detach());
+            vec![v.shallow_clone(), v, d.shallow_clone(), d]
+        });
+        for call in 0..3 {
+            let mut results = twice.call(&[x.shallow_clone()]).unwrap();
+            for at in [1, 3] {
+                let _ = results[at].unsqueeze_(0);
+                assert!(
+                    !results[at].requires_grad() && results[at - 1].dim() == 3,
+                    "call {call}, result {at}"
+                );
+            }
+            assert_eq!((x.dim(), w.dim()), (2, 2), "call {call}");
+        }
+        assert_eq!(twice.stats().fused_calls, 1, "{:?}", twice.stats());
     }
 }
 
@@ -276,8 +303,9 @@ fn who_requires_gradients_is_a_part_of_the_signature_and_no_effect_of_plans() {
         let stats = in_turn(branch, &[&[&a], &[&a], &[&b], &[&b], &[&a]]);
         assert_eq!((stats.captures, stats.eager_calls.len()), (2, 0), "{stats:?}");
         assert!(stats.guard_misses.contains_key("requires_grad of input 0"), "{stats:?}");
-        let sets: [Model; 2] = [
+        let sets: [Model; 3] = [
             |x| vec![(&x[0] * 2.0).set_requires_grad(true)],
+            |x| vec![tch::with_grad(|| x[0].copy().set_requires_grad(true) * 2.0)],
             |x| vec![x[0].set_requires_grad(!x[0].requires_grad()) * 2.0],
         ];
         for model in sets {
@@ -292,6 +320,11 @@ fn who_requires_gradients_is_a_part_of_the_signature_and_no_effect_of_plans() {
             let reason = reason(&fused.stats());
             assert!(reason.contains("changes whether a tensor requires gradients"), "{reason}");
         }
+        // The same where gradients may be recorded, as they are unless one says otherwise.
+        let fused = fuse(sets[0]);
+        let result =
+            tch::with_grad(|| (0..3).map(|_| fused.call(&[a.copy()]).unwrap().remove(0)).last().unwrap());
+        assert!(result.requires_grad(), "{:?}", fused.stats());
     }
 }
 

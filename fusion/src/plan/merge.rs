@@ -54,7 +54,7 @@ impl Groups {
             Err(verdict) => return verdict,
         };
         if let Some(of) = self.separating(a, b, rules.hints) {
-            return Verdict::Hint(of.to_owned());
+            return Verdict::Hint(of);
         }
         if let (UnitKernel::Generated(x), UnitKernel::Generated(y)) = (first, second)
             && let Err(refusal) = within(x.size() + y.size())
@@ -109,7 +109,7 @@ impl Groups {
     }
 
     /// The pattern of a hint that keeps two units separate.
-    fn separating<'h>(&self, a: usize, b: usize, hints: &'h Hints) -> Option<&'h str> {
+    fn separating(&self, a: usize, b: usize, hints: &Hints) -> Option<String> {
         if hints.is_empty() {
             return None;
         }

@@ -77,7 +77,7 @@ impl BlockRefusal {
     pub fn remedy(self) -> &'static str {
         match self {
             BlockRefusal::Reduction => {
-                "a reduction along the rows of the product, with the product itself read by nothing else that needs the reduction's result"
+                "a reduction along the product's rows, beside whose result nothing reads the product itself"
             }
             BlockRefusal::PrologueReduction => {
                 "nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own"
