@@ -444,7 +444,11 @@ impl Engine {
         } else {
             Outcome::Eager(audit_reason(&difference))
         };
+        let is_found = matches!(outcome, Outcome::Eager(_));
         self.insert(signature, outcome, Some(entry), short_lived);
+        if is_found {
+            self.table.audit_all();
+        }
         Ok(Some(outputs))
     }
 

@@ -148,10 +148,11 @@ impl Table {
         entry.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         let mut evicted = Vec::new();
         let mut entries = self.write();
-        if let Some(old) = old {
-            entries.retain(|e| !Arc::ptr_eq(e, old));
+        // Another entry may match the same calls: the new one is asked where the old one was.
+        match entries.iter().position(|e| old.is_some_and(|old| Arc::ptr_eq(e, old))) {
+            Some(at) => entries[at] = entry,
+            None => entries.push(entry),
         }
-        entries.push(entry);
         while entries.len() > most.max(1) {
             let used = entries.iter().map(|e| e.last_used.load(Ordering::Relaxed)).enumerate();
             let Some((oldest, _)) = used.min_by_key(|&(_, used)| used) else { break };
@@ -181,6 +182,15 @@ impl Table {
             std::thread::sleep(std::time::Duration::from_micros(100));
         }
         count_handles(&self.write(), named);
+    }
+
+    /// Has every plan audited in its next call: what one signature has shown of the model holds for the others, too.
+    pub(crate) fn audit_all(&self) {
+        for entry in self.read().iter() {
+            if let Outcome::Plan(_, audits) = &entry.outcome {
+                audits.set_done(false);
+            }
+        }
     }
 
     /// Whether an entry is still there.

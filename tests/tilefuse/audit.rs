@@ -429,3 +429,25 @@ fn what_is_kept_by_a_call_that_records_gradients_is_found() {
         assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, 1, 3), "{stats:?}");
     }
 }
+
+/// What is found out of one signature is true of others that match the same calls.
+#[test]
+fn a_change_that_one_signature_has_shown_is_looked_for_in_others() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let flag = Cell::new(false);
+    let fused = exponential(|x: &[Tensor]| vec![if flag.get() { &x[0] * 3.0 } else { &x[0] * 2.0 }]);
+    let x = Tensor::ones([33], (Kind::Float, Device::Cpu));
+    // The second plan is for addresses of any alignment.
+    let (aligned, unaligned) = (x.narrow(0, 0, 8), x.narrow(0, 1, 8));
+    let call = |x: &Tensor| fused.call(&[x.shallow_clone()]).unwrap()[0].double_value(&[0]);
+    for x in [&aligned, &unaligned, &aligned, &unaligned, &aligned] {
+        assert_eq!(call(x), 2.0);
+    }
+    flag.set(true);
+    // The first of these runs the plan, the next ones are audits.
+    let found: Vec<f64> = (0..9).map(|_| call(&aligned)).collect();
+    let first = found.iter().position(|&y| y == 3.0).unwrap();
+    assert!(found[first..].iter().all(|&y| y == 3.0), "{found:?}");
+    assert_eq!([call(&unaligned), call(&aligned)], [3.0; 2], "{:?}", fused.stats());
+}

@@ -145,6 +145,11 @@ fn copied_view(g: &mut Generator, target: u32) -> Option<()> {
 
 /// Another memory for a value: `set_data`.
 fn replaced(g: &mut Generator, target: u32) -> Option<()> {
+    // A parameter that has another one's memory is no longer what the next call is judged by.
+    let storage = g.storage_of(target);
+    if g.program.inputs.iter().any(|input| input.param && g.storage_of(input.id) == storage) {
+        return None;
+    }
     let (size, kind) = (g.size(target), g.kind(target));
     let other = g.value(|g, id| id != target && g.size(id) == size && g.kind(id) == kind)?;
     let fact = g.fact(other);
