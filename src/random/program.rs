@@ -117,6 +117,26 @@ impl OpCall {
         EXTREMA.contains(&name) || BOUNDS.contains(&self.name.as_str())
     }
 
+    /// Whether it reads memory that it writes in no certain order: on a GPU, where it is not elementwise.
+    fn races(&self, tensors: &[&Tensor]) -> Result<bool, Error> {
+        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
+        let written = match overload {
+            "out" => tensors.len().saturating_sub(1),
+            _ if UNORDERED.contains(&op) => 0,
+            _ => return Ok(false),
+        };
+        let Some(target) = tensors.get(written).filter(|target| target.device().is_cuda()) else {
+            return Ok(false);
+        };
+        let memory = Meta::of(target)?.storage;
+        for (at, other) in tensors.iter().enumerate() {
+            if at != written && memory != 0 && other.defined() && Meta::of(other)?.storage == memory {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The values that it reads.
     pub fn reads(&self) -> Vec<u32> {
         self.args.iter().flat_map(|a| a.tensors().collect::<Vec<_>>()).collect()
@@ -392,6 +412,9 @@ impl OpCall {
             .iter()
             .map(|id| env.get(id).ok_or_else(|| unknown(*id)))
             .collect::<Result<Vec<_>, _>>()?;
+        if self.races(&tensors)? {
+            return Err(Error::Torch(format!("{} reads what it writes, in no certain order", self.name)));
+        }
         let results = match (call.run(&tensors), mode) {
             // What a call writes to narrow copies would be lost.
             (Err(error), Mode::Double(_) | Mode::Noisy(_) | Mode::Bounded(_)) if !self.writes() => {
@@ -464,6 +487,10 @@ const RANDOM: &[&str] =
 /// algorithm anew in each call.
 const ATOMIC: &[&str] =
     &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount", "conv"];
+
+/// Operators that write their first argument, and read others at other elements than they write.
+const UNORDERED: &[&str] =
+    &["copy_", "masked_scatter_", "index_put_", "index_add_", "index_copy_", "scatter_", "addmm_"];
 
 /// Operators whose results are maxima and minima.
 const EXTREMA: &[&str] = &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax"];
