@@ -23,7 +23,7 @@ use super::measure::{Progress, Remembered, in_turns};
 use super::run_delay::Waiting;
 use super::steps::new_call;
 use crate::Error;
-use crate::torch::{Call, DeviceId, Meta, as_strided_of, cuda_stream, empty_strided};
+use crate::torch::{Call, DeviceId, Meta, address_of, as_strided_of, cuda_stream, empty_strided};
 
 /// The time that the measurements of one plan may take, about, without compiling what is measured: at least
 /// this,
@@ -429,9 +429,10 @@ impl Product {
             }
             let address = |at: &usize| {
                 let own = made.iter().find(|(made, _)| made == at).map(|(_, tensor)| tensor);
-                own.or_else(|| self.tensors.get(*at)).map_or(0, |tensor| tensor.data_ptr() as u64)
+                own.or_else(|| self.tensors.get(*at))
+                    .map_or(Ok(0), |tensor| address_of(tensor).map(|a| a as u64))
             };
-            let args: Vec<u64> = args.iter().map(address).collect();
+            let args = args.iter().map(address).collect::<Result<Vec<u64>, Error>>()?;
             // SAFETY: the addresses are those of `tensors` and of others like them, whose types are those that the plan was
             // made for, and nobody else has them.
             unsafe { kernel.launch(&args, *grid, self.stream)? };

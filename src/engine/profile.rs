@@ -8,7 +8,7 @@ use tilefuse_fusion::Profile;
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
 use super::measure::{Remembered, in_turns, median, per_call};
 use crate::Error;
-use crate::torch::{TorchPool, cuda_stream};
+use crate::torch::{TorchPool, address_of, cuda_stream};
 
 /// Rounds of which the median counts.
 const ROUNDS: usize = 9;
@@ -137,9 +137,11 @@ pub(super) fn one_instance(
     let (kernel, _): (Kernel, bool) = kernel(&program, Target::Cuda(ordinal as u32))?;
     let stream = Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 };
     let out = Tensor::f_zeros([1], (Kind::Float, Device::Cuda(ordinal))).map_err(failed)?;
+    let address = address_of(&out)?;
     Ok(move || {
+        let _lives = &out;
         // SAFETY: the program has one buffer, of one element, which lives in this closure; what is in it is nobody's.
-        unsafe { kernel.launch_grid(&[out.data_ptr() as u64], [1, 1, 1], stream) }
+        unsafe { kernel.launch_grid(&[address as u64], [1, 1, 1], stream) }
     })
 }
 

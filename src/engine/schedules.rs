@@ -18,7 +18,7 @@ use super::measure::{Progress, Remembered, calls_in, in_turns};
 use super::products::filled;
 use crate::Error;
 use crate::judge::judge;
-use crate::torch::{DeviceId, cuda_stream};
+use crate::torch::{DeviceId, address_of, cuda_stream};
 
 /// The most time that the measurements of one plan take, about; compiling what is measured is part of it.
 const MAX_PLAN_TIME: Duration = Duration::from_secs(5);
@@ -207,7 +207,8 @@ struct Bench {
 
 impl Bench {
     fn launch(&self, side: &Side) -> Result<(), Error> {
-        let args: Vec<u64> = self.buffers.iter().map(|b| b.tensor.data_ptr() as u64).collect();
+        let address = |b: &Scratch| address_of(&b.tensor).map(|address| address as u64);
+        let args = self.buffers.iter().map(address).collect::<Result<Vec<u64>, Error>>()?;
         // SAFETY: the tensors have as many elements, at addresses as aligned, as the planner says that the program
         // addresses, and nobody else has them.
         unsafe { side.kernel.launch(&args, [side.grid, 1, 1], self.stream) }

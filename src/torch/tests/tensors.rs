@@ -18,6 +18,13 @@ fn meta_tells_what_a_tensor_looks_like() {
     assert!(whole.flags.contains(Flags::CONTIGUOUS));
 }
 
+/// A tensor of the device that has types and sizes alone.
+fn on_meta(t: &Tensor) -> Tensor {
+    let meta = Arg::Device { kind: 14, index: -1 };
+    let call = Call::new("aten::to", "device", &[Arg::Tensor(()), meta, Arg::DType(6)]).unwrap();
+    call.run(&[t]).unwrap()[0].shallow_clone()
+}
+
 #[test]
 fn tensors_that_are_not_plain_memory_are_told_apart() {
     let plain = |t: &Tensor| Meta::of(t).unwrap().flags.is_plain();
@@ -27,6 +34,8 @@ fn tensors_that_are_not_plain_memory_are_told_apart() {
     assert!(!plain(&Tensor::zeros([2], (Kind::ComplexFloat, Device::Cpu)).conj()));
     assert!(!plain(&iota(&[1, 1, 1, 1, 1, 1, 1, 1, 1])));
     assert!(!plain(&iota(&[4]).quantize_per_tensor(0.1, 0, Kind::QInt8)));
+    assert!(!plain(&on_meta(&iota(&[4]))));
+    assert!(!plain(&iota(&[4, 3]).internal_add_batch_dim(0, 1)));
     assert!(Meta::of(&Tensor::new()).is_err());
 }
 
@@ -44,6 +53,8 @@ fn addresses_are_those_of_plain_tensors_alone() {
         iota(&[2]).narrow(0, 1, 1),
         iota(&[1, 1, 1, 1, 1, 1, 1, 1, 1]),
         iota(&[0, 3]),
+        on_meta(&iota(&[4])),
+        iota(&[4, 3]).internal_add_batch_dim(0, 1),
     ];
     let found = addresses_of(&tensors).unwrap();
     for (tensor, found) in tensors.iter().zip(found) {
@@ -52,7 +63,7 @@ fn addresses_are_those_of_plain_tensors_alone() {
         assert_eq!(found as usize, one.unwrap_or(0));
     }
     let has = tensors.each_ref().map(|t| address_of(t).is_ok());
-    assert_eq!(has, [true, false, false, false, false, false, true, false, true]);
+    assert_eq!(has, [true, false, false, false, false, false, true, false, true, false, false]);
     assert!(addresses_of(&[Tensor::new()]).is_err() && address_of(&Tensor::new()).is_err());
     assert!(addresses_of(&[]).unwrap().is_empty());
 }
