@@ -120,23 +120,77 @@ fn lines(texts: &[String]) -> String {
 impl Error {
     /// The error as a reason for running a model itself, with what to change in the model.
     pub(crate) fn reason(&self) -> String {
-        use tilefuse_fusion::FunctionalizeError as E;
         let advice = match self {
-            Error::Functionalize(E::Metadata { .. }) => {
-                "use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`)"
-            }
-            Error::Functionalize(E::OverlappingWrite { .. }) => "write a copy of the tensor",
-            Error::Functionalize(E::ReadsWritten { .. }) => "pass a copy of what is read",
-            Error::Functionalize(E::OpaqueView { .. }) => {
-                "write the tensor itself, or a view of the same type"
-            }
-            Error::Functionalize(E::SharedMemory { .. }) => "pass copies of the inputs, or write a copy",
-            Error::Functionalize(E::OutOfBounds { .. }) => "take the view of the tensor that owns the memory",
-            Error::Functionalize(E::OutputAliasesInput { .. }) => "return a copy",
+            Error::Functionalize(error) => advice(error),
             Error::Unsupported(_) => "call that part outside the fused model",
+            Error::Pipeline(_)
+            | Error::Plan(_)
+            | Error::Invalid(_)
+            | Error::Codegen(_)
+            | Error::Internal(_) => DEFECT,
             _ => return self.to_string(),
         };
         format!("{self}: {advice}")
+    }
+}
+
+/// What to do about what is not the model's doing.
+pub(crate) const DEFECT: &str = "report it as a defect of Tilefuse";
+
+/// What to change in a model whose writes are not made functional.
+fn advice(error: &tilefuse_fusion::FunctionalizeError) -> &'static str {
+    use tilefuse_fusion::FunctionalizeError as E;
+    match error {
+        E::Malformed { .. } => DEFECT,
+        E::Metadata { call } if call.contains("set_data") => {
+            "write the tensor's elements (`copy_`), or use the other tensor itself"
+        }
+        E::Metadata { .. } => "use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`)",
+        E::OverlappingWrite { .. } => "write a copy of the tensor",
+        E::ReadsWritten { .. } => "pass a copy of what is read",
+        E::OpaqueView { .. } => "write the tensor itself, or a view of the same type",
+        E::Opaque { .. } => {
+            "write a dense copy of it (`to_dense`, `resolve_conj`), or use the operator that returns a new tensor"
+        }
+        E::SharedMemory { .. } => "pass copies of the inputs, or write a copy",
+        E::OutOfBounds { .. } => "take the view of the tensor that owns the memory",
+        E::OutputAliasesInput { .. } => "return a copy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tilefuse_fusion::FunctionalizeError as E;
+
+    use super::*;
+
+    #[test]
+    fn reasons_of_writes_say_what_to_change() {
+        let call = || String::from("aten::add_ #3");
+        let errors = [
+            E::Malformed { place: call(), what: "no storage" },
+            E::Metadata { call: call() },
+            E::Metadata { call: String::from("aten::set_data #3") },
+            E::OverlappingWrite { call: call() },
+            E::ReadsWritten { call: call() },
+            E::OpaqueView { call: call() },
+            E::Opaque { call: call() },
+            E::SharedMemory { call: call() },
+            E::OutOfBounds { call: call() },
+            E::OutputAliasesInput { index: 1 },
+        ];
+        let reasons: Vec<String> = errors.map(|error| Error::from(error).reason()).into();
+        expect_test::expect![[r#"
+            the recording is inconsistent at aten::add_ #3: no storage: report it as a defect of Tilefuse
+            aten::add_ #3: changes metadata in place: use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`)
+            aten::set_data #3: changes metadata in place: write the tensor's elements (`copy_`), or use the other tensor itself
+            aten::add_ #3: writes a tensor whose elements overlap: write a copy of the tensor
+            aten::add_ #3: reads elements that it writes as another argument: pass a copy of what is read
+            aten::add_ #3: writes through a view that repeats elements or reads them as another type: write the tensor itself, or a view of the same type
+            aten::add_ #3: writes a tensor that is not plain strided memory, or may be a part of one: write a dense copy of it (`to_dense`, `resolve_conj`), or use the operator that returns a new tensor
+            aten::add_ #3: writes memory that another input or parameter shares: pass copies of the inputs, or write a copy
+            aten::add_ #3: addresses memory outside its tensor: take the view of the tensor that owns the memory
+            output 1 shares memory with another tensor in a way that strides do not express: return a copy"#]].assert_eq(&reasons.join("\n"));
     }
 }
 

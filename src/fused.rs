@@ -205,7 +205,9 @@ impl<M: nn::ModuleT> Fused<M> {
     /// Calls a model that behaves differently in training.
     pub fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
         if train {
-            self.engine.count(String::from("the model is in training mode"));
+            self.engine.count(String::from(
+                "the model is in training mode: call `forward_t` with `train` false to infer",
+            ));
             return self.model.forward_t(xs, true);
         }
         let inputs = [xs.shallow_clone()];
@@ -218,7 +220,7 @@ impl<M: nn::ModuleT> Fused<M> {
 /// Why inputs without a tensor in them keep a call eager.
 fn undefined(inputs: &[Tensor]) -> Option<String> {
     let at = inputs.iter().position(|t| !t.defined())?;
-    Some(format!("input {at} is an undefined tensor"))
+    Some(format!("input {at} is an undefined tensor: leave it out, or make an `Option` of it"))
 }
 
 impl<M> std::fmt::Debug for Fused<M> {
@@ -255,7 +257,7 @@ impl Engine {
             "where the model fails by itself, too, mend it, else report it as a defect of Tilefuse";
         let reason = match run.map(|outputs| outputs.into_iter().next()) {
             Ok(Some(output)) => return Some(output),
-            Ok(None) => String::from("the plan has no result"),
+            Ok(None) => String::from("the plan has no result: report it as a defect of Tilefuse"),
             Err(error) => format!("the plan failed: {error}: {ADVICE}"),
         };
         if self.count(reason.clone()) {

@@ -44,8 +44,8 @@ impl Values for IValue {
             // In the dictionary's own order.
             IValue::GenericDict(entries) => tagged(Tag::GenericDict, entries, parts),
             IValue::Device(device) => tagged(Tag::Device, device, parts),
-            IValue::Object(_) => parts.refuse("an object of TorchScript goes in or comes out"),
-            other => parts.refuse(format!("a value of TorchScript that is not known: {other:?}")),
+            IValue::Object(_) => parts.refuse("an object of TorchScript goes in or comes out: pass its attributes as tensors or numbers"),
+            other => parts.refuse(format!("a value of TorchScript that is not known: {other:?}: pass tensors, numbers, texts, or lists of them")),
         }
     }
 
