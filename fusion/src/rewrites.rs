@@ -7,6 +7,9 @@
 
 use std::cell::{Cell, RefCell};
 
+/// What would let a rewrite be made that the limit refuses.
+pub(crate) const REMEDY: &str = "no `Options::max_rewrites`, or a larger one";
+
 /// How many rewrites were made, and how many may be.
 #[derive(Debug, Default)]
 pub struct Rewrites {

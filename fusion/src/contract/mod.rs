@@ -91,7 +91,7 @@ use crate::block_kernel::Declined;
 use crate::channels_last;
 use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
-use crate::rewrites::Rewrites;
+use crate::rewrites::{REMEDY, Rewrites};
 
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
 /// where they are to be measured; what it cannot measure is predicted.
@@ -136,8 +136,7 @@ pub(crate) fn choose_counted(
         let has_kernel =
             |chosen: &Option<Choice>| chosen.as_ref().is_some_and(|choice| choice.template.is_some());
         if has_kernel(&chosen) && !rewrites.allow("select-kernels") {
-            let remedy = "no `Options::max_rewrites`, or a larger one";
-            chosen = Some(Choice::library(Declined::new("the number of rewrites is limited", remedy)));
+            chosen = Some(Choice::library(Declined::new("the number of rewrites is limited", REMEDY)));
         }
         if !has_kernel(&chosen) {
             strided.into_iter().for_each(|strided| strided.undo(graph));

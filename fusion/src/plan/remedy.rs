@@ -2,6 +2,7 @@
 
 use super::reasons::Verdict;
 use crate::kernel::{BlockRefusal, Refusal};
+use crate::rewrites;
 
 impl Verdict {
     /// What would have to change in the model, in its tensors or in the options for the edge to be fused; `None` of one that is.
@@ -29,7 +30,7 @@ impl Verdict {
             Verdict::Memory => String::from(
                 "a larger `Options::workspace_bytes`, up to which a call may hold more than eager does",
             ),
-            Verdict::Limit => String::from("no `Options::max_rewrites`, or a larger one"),
+            Verdict::Limit => String::from(rewrites::REMEDY),
             Verdict::Hint(of) => format!("without the hint `separate` for {of} they may be fused"),
         })
     }
