@@ -388,8 +388,23 @@ fn models_that_draw_random_numbers_draw_the_same_fused() {
         let noise = x.randint_like(9) + x.rand_like();
         let picked = (x.softmax(-1, None) + 0.1).multinomial(5, true);
         let dropped = x.dropout(0.5, true) * 3.0;
+        let options = (Kind::Float, Device::Cpu);
+        // As Python's `fractional_max_pool2d` and `svd_lowrank` draw.
+        let pooled = x.view([1i64, 1, 4, 32]).fractional_max_pool2d(
+            [2, 2],
+            [2, 16],
+            &Tensor::rand([1, 1, 2], options),
+        );
+        let (projected, _) = Tensor::linalg_qr(&x.matmul(&Tensor::randn([32, 3], options)), "reduced");
         vec![Tensor::cat(
-            &[noise * 2.0, picked.to_kind(Kind::Float), dropped, x.sigmoid().bernoulli().neg()],
+            &[
+                noise * 2.0,
+                picked.to_kind(Kind::Float),
+                dropped,
+                x.sigmoid().bernoulli().neg(),
+                pooled.0.view([4i64, 8]) + 1.0,
+                projected.exp(),
+            ],
             1,
         )]
     });

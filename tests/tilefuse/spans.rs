@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, Tensor, nn, nn::Module as _};
 use tilefuse::{Audit, Hint, Options, Prepack, Products};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -103,6 +103,27 @@ fn stages_of_calls_are_spans() {
     assert_eq!(spans(call), ["audit", "audit/capture"]);
     assert_eq!(spans(call), ["run", "run/prepack"]);
     assert_eq!(fused.stats().audits, 1);
+}
+
+/// A module whose plan fails runs itself, and says so once. In a process of its own, as above.
+#[test]
+fn a_plan_that_fails_is_warned_of_once() {
+    if !crate::common::on_cpu() || !crate::common::is_alone("spans::a_plan_that_fails_is_warned_of_once") {
+        return;
+    }
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let table = Tensor::randn([5, 3], (Kind::Float, Device::Cpu));
+    let rows = move |x: &Tensor| table.f_index_select(0, x).map_or_else(|_| x.ones_like(), |rows| rows.exp());
+    let fused = tilefuse::fuse(nn::func(rows));
+    let [good, bad] = [4i64, 5].map(|at| Tensor::from_slice(&[0i64, at, 2]));
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let call = |x: &Tensor| drop(fused.forward(x));
+    tracing::subscriber::with_default(Spans(Arc::clone(&seen)), || {
+        [&good, &good, &bad, &bad, &bad].map(call)
+    });
+    assert_eq!(fused.stats().failed_calls.values().sum::<u64>(), 3);
+    assert_eq!(seen.lock().unwrap().warnings, 1);
 }
 
 /// Also where a tolerance takes several attempts to compile. In a process of its own, as above.

@@ -116,15 +116,15 @@ fn values_are_read_out_of_what_is_computed_of_weights() {
     for device in devices() {
         let _no_grad = tch::no_grad_guard();
         let x = ones(&[8], 1.0, device);
-        let reads: [fn(&Tensor) -> f64; 6] = [
-            |w| f64::try_from(w).unwrap(),
-            |w| f64::try_from(w.sum(Kind::Float)).unwrap(),
-            |w| i64::try_from(w * 100.0).unwrap() as f64,
-            |w| Vec::<f64>::try_from(w.reshape([1])).unwrap()[0],
-            |w| w.double_value(&[]),
-            |w| f64::from(u8::from(w == &(w * 1.0))) + w.double_value(&[]),
+        let reads: [(bool, fn(&Tensor) -> f64); 6] = [
+            (true, |w| f64::try_from(w).unwrap()),
+            (true, |w| f64::try_from(w.sum(Kind::Float)).unwrap()),
+            (true, |w| i64::try_from(w * 100.0).unwrap() as f64),
+            (true, |w| Vec::<f64>::try_from(w.reshape([1])).unwrap()[0]),
+            (false, |w| w.double_value(&[])),
+            (true, |w| f64::from(u8::from(w == &(w * 1.0))) + w.double_value(&[])),
         ];
-        for read in reads {
+        for (converts, read) in reads {
             setup();
             let w = ones(&[], 2.0, device);
             let held = w.shallow_clone();
@@ -134,6 +134,8 @@ fn values_are_read_out_of_what_is_computed_of_weights() {
                 let ours = fused.call(&[x.shallow_clone()]).unwrap();
                 assert!(ours[0].equal(&(&x * read(&w))), "{:?}", fused.stats());
             }
+            let reasons: Vec<String> = fused.stats().eager_calls.into_keys().collect();
+            assert_eq!(!reasons.is_empty(), converts, "{reasons:?}");
         }
         // A tensor that is exchanged, of which the value alone is used.
         let w = Rc::new(RefCell::new(ones(&[], 2.0, device)));
