@@ -79,7 +79,7 @@ impl Frame<'_> {
             let meta = Meta::of(owner)?;
             let alike = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
             outputs[at] = match self.compiled.same.get(at).copied().flatten() {
-                Some(Same::Output(first)) if first < at => outputs[first].shallow_clone(),
+                Some(Same::Output(first)) => outputs[first].shallow_clone(),
                 Some(Same::Owner) if alike && alias.offset == 0 => owner.shallow_clone(),
                 _ => torch::as_strided_of(
                     owner,
@@ -96,7 +96,7 @@ impl Frame<'_> {
 /// What an output is, where it is a tensor that is there already and no view of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Same {
-    /// The output of this position.
+    /// The output of this position, which is an earlier one.
     Output(usize),
     /// The input or the tensor of the model whose memory it has.
     Owner,
