@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 
 use super::program::{Mode, Program, copies};
+use super::sequence::{Events, Held, Returned, lock};
 use crate::Error;
 use crate::judge::{Difference, Measured, compare, form, measure};
 use crate::torch::{Flags, Meta};
@@ -36,6 +37,9 @@ pub trait Subject {
     fn is_done(&self) -> bool {
         false
     }
+
+    /// Forgets what it learnt of earlier calls.
+    fn clear(&self) {}
 
     /// A number that grows with each call whose results are eager's: one that is recorded, or that no plan answers.
     fn given_by_eager(&self) -> u64 {
@@ -106,7 +110,7 @@ pub fn check<S: Subject>(
     let other = program.with_other_layouts(seed).filter(|_| seed.is_multiple_of(3));
     let other = other.map(|other| (other.draw(seed ^ 0x2545_f491, device), other));
     let other = other.as_ref().map(|(draw, other)| (other, &draw[..]));
-    check_in_turn(program, draws, other, wrap)
+    check_in_turn(program, draws, (Events::of(seed), other), wrap)
 }
 
 /// Whether a program's model has parameters.
@@ -126,34 +130,53 @@ pub fn check_on<S: Subject>(
     draws: &[(&str, &[Tensor])],
     wrap: impl FnOnce(Model) -> S,
 ) -> Result<(Outcome, S), Error> {
-    check_in_turn(program, draws, None, wrap)
+    check_in_turn(program, draws, (Events::default(), None), wrap)
 }
 
-/// The same, with a program that differs in the layouts of its arguments, and a draw of it, for calls of the same model between
-/// those of the last draw.
+/// The same, with what happens between the calls, and a program that differs in the layouts of its arguments, and a draw of it, for
+/// calls of the same model between those of the last draw.
 fn check_in_turn<S: Subject>(
     program: &Program,
     draws: &[(&str, &[Tensor])],
-    other: Option<(&Program, &[Tensor])>,
+    (events, other): (Events, Option<(&Program, &[Tensor])>),
     wrap: impl FnOnce(Model) -> S,
 ) -> Result<(Outcome, S), Error> {
     let _no_grad = tch::no_grad_guard();
     let _generators = hold_generators(program);
-    let held = copies(draws.first().map_or(&[], |d| d.1), Mode::Native);
-    let device = held.first().map_or(Device::Cpu, Tensor::device);
+    let mut held = Held::new(program, draws.first().map_or(&[], |d| d.1))?;
+    let device = held.storages.first().map_or(Device::Cpu, Tensor::device);
+    let given = if events.gives { program.with_given_parameter() } else { None };
     let state = Arc::new(AtomicBool::new(false));
-    let subject = wrap(model(program, &held, &state)?);
+    let subject = wrap(model(program, &held, &state));
     let mut noisy = false;
     let (mut rounding, mut unjudged) = (None, None);
     let mut earlier: Option<(&[Tensor], Vec<Tensor>)> = None;
     let mut rejected = 0;
-    for &(run, draw) in draws {
+    let mut returned = Returned::default();
+    for (at, &(run, draw)) in draws.iter().enumerate() {
         if subject.is_done() {
             break;
         }
+        if events.exchanges && at == 2 && given.is_none() && !program.is_given_parameters() {
+            held.exchange(program, draw)?;
+        }
+        if events.clears && at + 1 == draws.len() {
+            subject.clear();
+        }
+        if events.writes {
+            returned.write();
+        }
         let by_eager = subject.given_by_eager();
-        let trial = Trial { program, draw, held: &held, run };
-        let (outcome, results) = trial.compare(&subject)?;
+        let called = given.as_ref().filter(|_| at == 0).unwrap_or(program);
+        let trial = Trial { program: called, draw, held: &held, run };
+        let (outcome, left) = trial.compare(&subject)?;
+        let (results, arguments) = left.map_or_else(Default::default, |left| (left.outputs, left.storages));
+        let [then, now] = std::mem::take(&mut returned).then_and_now();
+        if let Some(text) = unstable(&then, &now, true).filter(|_| !events.writes) {
+            let text = format!("{run} run: what the run before returned was written: {text}");
+            return Ok((Outcome::Different(text), subject));
+        }
+        returned = Returned::new(&results, &arguments);
         match outcome {
             Outcome::Different(text) => return Ok((Outcome::Different(text), subject)),
             Outcome::BothFail => {
@@ -178,7 +201,7 @@ fn check_in_turn<S: Subject>(
         {
             return Ok((Outcome::Different(text), subject));
         }
-        earlier = is_of_plan.then_some((draw, results));
+        earlier = (is_of_plan && !events.writes).then_some((draw, results));
     }
     if rejected == draws.len() {
         return Ok((Outcome::BothFail, subject));
@@ -253,19 +276,19 @@ pub(super) const AUDITED: u64 = 5;
 
 /// The program as a function of its inputs; parameters are read from `held`. Where `state` is set, it is the program that
 /// [`Program::changed`] gives.
-fn model(program: &Program, held: &[Tensor], state: &Arc<AtomicBool>) -> Result<Model, Error> {
-    let views = program.views(held)?;
+fn model(program: &Program, held: &Held, state: &Arc<AtomicBool>) -> Model {
+    let views = held.shared();
     let changed = program.changed();
     let (program, state) = (program.clone(), Arc::clone(state));
-    Ok(Box::new(move |given| {
+    Box::new(move |given| {
         let mut given = given.iter();
         let view = |(input, held): (&super::Input, &Tensor)| {
             if input.param { held.shallow_clone() } else { given.next().unwrap_or(held).shallow_clone() }
         };
-        let views: Vec<Tensor> = program.inputs.iter().zip(&views).map(view).collect();
+        let views: Vec<Tensor> = program.inputs.iter().zip(&*lock(&views)).map(view).collect();
         let program = changed.as_ref().filter(|_| state.load(Ordering::Relaxed)).unwrap_or(&program);
         program.run(&views, Mode::Native).unwrap_or_else(|error| std::panic::panic_any(error.to_string()))
-    }))
+    })
 }
 
 fn unstable(before: &[Tensor], now: &[Tensor], bits: bool) -> Option<String> {
@@ -280,8 +303,8 @@ fn unstable(before: &[Tensor], now: &[Tensor], bits: bool) -> Option<String> {
 struct Trial<'a> {
     program: &'a Program,
     draw: &'a [Tensor],
-    /// The storages that the model's parameters view.
-    held: &'a [Tensor],
+    /// What the model holds.
+    held: &'a Held,
     /// What the call is named in a report.
     run: &'a str,
 }
@@ -303,7 +326,8 @@ impl Trial<'_> {
         }
     }
 
-    fn compare<S: Subject>(&self, subject: &S) -> Result<(Outcome, Vec<Tensor>), Error> {
+    /// What a call gives beside eager, and what it left behind where both gave something.
+    fn compare<S: Subject>(&self, subject: &S) -> Result<(Outcome, Option<Left>), Error> {
         let eager = self.run(Mode::Native);
         let ours = self.ours(subject)?;
         let outcome = match (eager, ours) {
@@ -312,10 +336,10 @@ impl Trial<'_> {
             (Ok(_), Err(text)) => self.different("failed", first_line(&text)),
             (Ok(eager), Ok(ours)) => {
                 let outcome = self.judge(&eager, &ours)?;
-                return Ok((outcome, ours.outputs));
+                return Ok((outcome, Some(ours)));
             }
         };
-        Ok((outcome, Vec::new()))
+        Ok((outcome, None))
     }
 
     /// Whether eager itself gives other bits from run to run, as some of libtorch's functions do that sum in parallel; or
@@ -360,21 +384,22 @@ impl Trial<'_> {
 
     fn ours<S: Subject>(&self, subject: &S) -> Result<Result<Left, String>, Error> {
         let fresh = copies(self.draw, Mode::Native);
-        for (held, value) in self.held.iter().zip(self.draw) {
+        for (held, value) in self.held.storages.iter().zip(self.draw) {
             // A write, even of what is there, makes plans stale that take the contents for constant.
             if held.size() == value.size() && !held.equal(value) {
                 held.shallow_clone().copy_(value);
             }
         }
         // An input may share a parameter's memory.
-        let storages = fresh.into_iter().zip(self.held).enumerate().map(|(at, (fresh, held))| {
+        let storages = fresh.into_iter().zip(&self.held.storages).enumerate().map(|(at, (fresh, held))| {
             let param = self.program.inputs.iter().any(|i| i.storage == at && i.param);
             if param { held.shallow_clone() } else { fresh }
         });
         let storages: Vec<Tensor> = storages.collect();
         let views = self.program.views(&storages)?;
-        let given: Vec<Tensor> =
-            self.program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t).collect();
+        let inputs = self.program.inputs.iter().zip(views).filter(|(i, _)| !i.param);
+        let given = |(input, view)| self.held.parameter(self.program, input).unwrap_or(view);
+        let given: Vec<Tensor> = inputs.map(given).collect();
         self.seed();
         Ok(subject.call(&given).map(|outputs| Left { outputs, storages }))
     }

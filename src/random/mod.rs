@@ -5,6 +5,7 @@ mod generate;
 mod layouts;
 mod planted;
 mod program;
+mod sequence;
 mod shrink;
 mod tally;
 mod text;

@@ -28,6 +28,10 @@ impl Subject for FusedProgram {
         self.0.stats().eager_calls.contains_key(&Error::NotPlanted.to_string())
     }
 
+    fn clear(&self) {
+        self.0.clear();
+    }
+
     fn given_by_eager(&self) -> u64 {
         let stats = self.0.stats();
         stats.captures + stats.audits + stats.eager_calls.values().sum::<u64>()

@@ -155,6 +155,39 @@ fn a_first_call_that_measures_the_machine_draws_what_eager_does() {
     check("products", |x| vec![(x[0].matmul(&x[1]).dropout(0.5, true) + 1.0).relu()]);
 }
 
+/// An operator of libtorch that refuses what is in its operand, behind kernels and random numbers, on a GPU too.
+#[test]
+fn an_operator_that_fails_has_changed_nothing() {
+    if !is_alone("writes::an_operator_that_fails_has_changed_nothing") {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let options = (Kind::Float, device());
+    let function = |x: &[Tensor]| {
+        let noise = (&x[0] * 2.0).normal_(0.0, 1.0);
+        let _ = x[0].shallow_clone().g_add_scalar_(1.0);
+        vec![(&x[1] * 2.0 + 1.0).linalg_cholesky(false).matmul(&(noise + &x[0]))]
+    };
+    let fused = fuse(function);
+    let x = || Tensor::rand([4, 4], options) + 9.0;
+    let good = Tensor::eye(4, options);
+    for _ in 0..2 {
+        fused.call(&[x(), good.shallow_clone()]).unwrap();
+    }
+    let given = x();
+    let before = given.copy();
+    tch::manual_seed(3);
+    let error = fused.call(&[given.shallow_clone(), -&good]).unwrap_err();
+    let next = Tensor::rand([3], options);
+    tch::manual_seed(3);
+    assert_eq!(next, Tensor::rand([3], options), "{error}");
+    assert_eq!(given, before, "{error}");
+    let stats = fused.stats();
+    assert_eq!((stats.fused_calls, stats.failed_calls.len()), (1, 1), "{stats:?}");
+    let eager = function(&[before.copy(), good.shallow_clone()])[0].size();
+    assert_eq!(fused.call(&[given, good]).unwrap()[0].size(), eager);
+}
+
 #[test]
 fn a_call_that_fails_has_changed_nothing() {
     if !is_alone("writes::a_call_that_fails_has_changed_nothing") {
