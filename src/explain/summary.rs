@@ -79,7 +79,11 @@ fn unnumbered(text: &str) -> String {
 /// A text with operators that have neither namespace nor position.
 pub(super) fn short(operator: &str) -> String {
     let name = unnumbered(operator);
-    name.split(' ').map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
+    let own = |word: &str| match word.strip_prefix('(') {
+        Some(inner) => format!("({}", inner.strip_prefix("aten::").unwrap_or(inner)),
+        None => word.strip_prefix("aten::").unwrap_or(word).to_owned(),
+    };
+    name.split(' ').map(own).collect::<Vec<_>>().join(" ")
 }
 
 fn key(step: &StepReport) -> String {
@@ -660,7 +664,7 @@ mod tests {
     #[test]
     fn operators_are_named_without_positions() {
         assert_eq!(short("aten::linear #23"), "linear");
-        assert_eq!(short("attention aten::matmul #13 to aten::matmul #19"), "attention matmul to matmul");
+        assert_eq!(short("attention (aten::matmul #13 .. aten::matmul #19)"), "attention (matmul .. matmul)");
         let mut plan = crate::explain::page::tests::layers_of_two();
         plan.edges[0].verdict = String::from("cut: aten::conv2d #3, a step between them, needs the first");
         plan.edges[0].remedy = Some(String::from("aten::conv2d #3 would have to be in the kernel as well"));
