@@ -109,7 +109,8 @@ impl Explanation {
             self.distinct_kernels,
             self.extern_ops,
             match self.arena_bytes {
-                0 => String::from("no arena: no intermediates of kernels"),
+                0 if self.hands_over() => String::from("no arena: intermediates have tensors of their own"),
+                0 => String::from("no arena: no intermediates"),
                 arena => format!("arena of intermediates {}", bytes(arena)),
             }
         ));
@@ -126,6 +127,15 @@ impl Explanation {
             text.push('\n');
         }
         text
+    }
+
+    /// Whether steps read what kernels write.
+    fn hands_over(&self) -> bool {
+        let is_kernel = |at: usize| self.steps.get(at).is_some_and(|step| !step.is_extern());
+        let reads = self.steps.iter().flat_map(|step| match step {
+            StepReport::Kernel { reads, .. } | StepReport::Extern { reads, .. } => reads,
+        });
+        reads.filter_map(|read| read.step).any(is_kernel)
     }
 
     /// Where the time of compiling went.
@@ -311,8 +321,11 @@ mod tests {
     #[test]
     fn a_plan_without_an_arena_says_why() {
         let mut plan = layers_of_two();
-        let why = "; no arena: no intermediates of kernels\n";
-        assert!(plan.text(false).contains(why) && plan.summary().contains("; no arena: no "));
+        let why = "; no arena: intermediates have tensors of their own\n";
+        assert!(plan.text(false).contains(why) && plan.summary().contains("; no arena: intermediates "));
+        let mut one = plan.clone();
+        one.steps.truncate(1);
+        assert!(one.text(false).contains("; no arena: no intermediates\n"));
         plan.arena_bytes = 18_432;
         assert!(plan.text(false).contains("; arena of intermediates 18.4 kB\n"));
     }
