@@ -210,6 +210,8 @@ fn around(plan: &Explanation, start: usize, end: usize, run: Run) -> String {
         let alike = (0..run.times).map(|time| first_module(&plan.steps[at + time * run.period]));
         folded(alike.map(|module| within(module, &common)))
     };
+    // Several paths have nothing in common that would be said here.
+    let path = |at: usize| Some(path(at)).filter(|path| !path.contains(", ")).unwrap_or_default();
     let module = (start + 1..end).fold(path(start), |module, at| common_path(&module, &path(at)));
     if module.is_empty() { module } else { format!(", {module}") }
 }

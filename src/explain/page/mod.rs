@@ -160,12 +160,9 @@ fn cuts(plan: &Explanation) -> Vec<Cut> {
     alike(plan).into_iter().map(cut).collect()
 }
 
-/// Modules by one path, `h.*.mlp`, or where their paths are of different lengths by their number.
+/// Modules by one path, `h.*.mlp`, or by a few.
 fn in_short(modules: &BTreeSet<String>) -> String {
-    match folded(modules.iter().map(String::as_str)).as_str() {
-        "*" if modules.len() > 1 => format!("{} modules", modules.len()),
-        path => path.to_owned(),
-    }
+    folded(modules.iter().map(String::as_str))
 }
 
 /// A row of the table of steps.
