@@ -2,8 +2,9 @@
 
 use indexmap::IndexMap;
 
+use super::operators::module_of;
 use super::style::{Order, Style};
-use super::{Explanation, PlanDiff, StepReport, limits, page, summary};
+use super::{EdgeReport, Explanation, PlanDiff, StepReport, limits, page, summary};
 
 impl Explanation {
     /// The same for calls that run the model itself for this reason.
@@ -77,12 +78,14 @@ impl Explanation {
         let mut text = self.head();
         for (position, step) in self.steps.iter().enumerate() {
             text.push_str(&step_text(position, step));
+            text.push_str(&self.share_text(step));
         }
         text.push_str(&self.updates_text());
         summary::hinted(self).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("\nedges that were not fused\n");
         for edge in self.edges.iter().filter(|e| !e.fused) {
             text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+            text.push_str(&format!("      {}\n", self.edge_text(edge)));
             if let Some(remedy) = &edge.remedy {
                 text.push_str(&format!("      what would change it: {remedy}\n"));
             }
@@ -92,6 +95,26 @@ impl Explanation {
         }
         text.push_str(&self.compile_text());
         text
+    }
+
+    /// The part of a call's time that a step takes, and what the machine's limits ask of that, in a line.
+    fn share_text(&self, step: &StepReport) -> String {
+        let all = self.known_us();
+        let share = step.us().filter(|_| all > 0.0);
+        let share =
+            share.map(|us| format!("{}{:.1} % of the time of all steps", step.about(), 100.0 * us / all));
+        let limit = limits::of_limit(self, step).map(|of| limits::limit_sentence(self, of));
+        let said: Vec<String> = share.into_iter().chain(limit).collect();
+        if said.is_empty() { String::new() } else { format!("        {}\n", said.join("; ")) }
+    }
+
+    /// What a cut costs, and between which modules it is.
+    fn edge_text(&self, edge: &EdgeReport) -> String {
+        let cost = edge.cost_us.map_or_else(String::new, |us| format!("at most {}, ", summary::time(us)));
+        let [from, to] = [&edge.producer, &edge.consumer].map(|end| module_of(&self.operators, end));
+        let modules = summary::between(&from, &to);
+        let modules = if modules.is_empty() { modules } else { format!("; {modules}") };
+        format!("{cost}{}{modules}", bytes(edge.bytes))
     }
 
     /// What is said before the steps.
@@ -311,6 +334,7 @@ pub(crate) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::quoted;
+    use crate::explain::OperatorReport;
     use crate::explain::page::tests::layers_of_two;
 
     #[test]
@@ -328,6 +352,29 @@ mod tests {
         assert!(one.text(false).contains("; no arena: no intermediates\n"));
         plan.arena_bytes = 18_432;
         assert!(plan.text(false).contains("; arena of intermediates 18.4 kB\n"));
+    }
+
+    #[test]
+    fn the_full_text_has_shares_limits_and_what_cuts_cost() {
+        let mut plan = layers_of_two();
+        let text = plan.text(false);
+        let share =
+            "\n        12.5 % of the time of all steps; 1 % of the time is what memory bandwidth asks for\n";
+        assert_eq!(text.matches(share).count(), 8, "{text}");
+        let cut = ": cut: predicted 9.0 us in one kernel, 4.0 us in two\n      at most 1.5 us, 128 B\n";
+        assert!(text.contains(cut), "{text}");
+        for (at, module) in ["", "h.0.mlp.up", "h.0.mlp.down"].into_iter().enumerate() {
+            let operator = format!("aten::linear #{at}");
+            plan.operators.push(OperatorReport {
+                operator,
+                module: module.into(),
+                step: None,
+                left_out: None,
+            });
+        }
+        plan.edges[0].cost_us = None;
+        let text = plan.text(false);
+        assert!(text.contains("\n      128 B; h.0.mlp.up -> h.0.mlp.down\n"), "{text}");
     }
 
     #[test]
