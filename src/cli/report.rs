@@ -132,11 +132,7 @@ pub(crate) fn machine(device: tch::Device) -> String {
 /// Prints an outcome as a table.
 pub(crate) fn table(outcome: &Outcome) {
     let mut table = empty_table(presets::UTF8_BORDERS_ONLY);
-    table.set_header([
-        &format!("{} on {} in {}", outcome.model, outcome.device, outcome.dtype),
-        "eager",
-        "fused",
-    ]);
+    table.set_header([&heading(outcome), "eager", "fused"]);
     let us = |t: f64, [low, high]: [f64; 2]| match t > 0.0 {
         true => format!("{t:.1} us ({low:.1} to {high:.1})"),
         false => String::from("not timed"),
@@ -157,11 +153,11 @@ pub(crate) fn table(outcome: &Outcome) {
         ["intermediates at peak".into(), bytes(outcome.peak_bytes_eager), bytes(outcome.peak_bytes_fused)],
         ["prepacked weights".into(), String::new(), bytes(outcome.prepacked_bytes)],
         [
-            "error against f64".into(),
+            "absolute error against f64".into(),
             format!("{:.3e}", outcome.err_vs_f64_eager),
             format!("{:.3e}", outcome.err_vs_f64_fused),
         ],
-        ["largest difference".into(), String::new(), format!("{:.3e}", outcome.max_abs_err)],
+        ["largest absolute difference".into(), String::new(), format!("{:.3e}", outcome.max_abs_err)],
     ];
     for row in rows {
         table.add_row(row);
@@ -175,6 +171,12 @@ pub(crate) fn table(outcome: &Outcome) {
     if let Some(report) = &outcome.compile {
         print(&wrapped(&report.to_string()));
     }
+}
+
+/// What an outcome is of: in a sweep, with the batch.
+fn heading(outcome: &Outcome) -> String {
+    let batch = outcome.batch.map_or_else(String::new, |batch| format!(" x {batch}"));
+    format!("{}{batch} on {} in {}", outcome.model, outcome.device, outcome.dtype)
 }
 
 /// What is said of an outcome as a whole.
