@@ -150,3 +150,35 @@ fn written(plan: &Plan, step: &StepKind) -> Vec<ValueRef> {
         StepKind::Extern(call) => plan.graph.results(call.node).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+    use tilefuse_fusion::pipeline::plan;
+    use tilefuse_fusion::{Profile, parse_graph};
+
+    use super::*;
+
+    #[test]
+    fn copies_are_named_after_what_they_copy() {
+        let text = "graph {
+          %0 = input 0 : f32[4,8]
+          %1 = param 0 : f32[8,4]
+          %2 = view permute[1,0](%1) : f32[4,8]
+          %3 = map add(%0, %2) : f32[4,8]
+          outputs %3
+        }";
+        let plan = plan(&parse_graph(text).unwrap(), &Profile::host(2)).unwrap();
+        let weight = Tensor::zeros([8, 4], (Kind::Float, Device::Cpu));
+        let names = [(String::from("head.weight"), weight.shallow_clone())];
+        let params = Parameters::new(&plan.graph, &[weight], &names, (0, Vec::new()));
+        let flow = Flow::of(&plan, &params);
+        for id in plan.graph.ids() {
+            let expected = match plan.graph.node(id).op {
+                Op::View(_) => String::from("copy of head.weight"),
+                _ => format!("%{}", id.index()),
+            };
+            assert_eq!(flow.operator(id), expected);
+        }
+    }
+}
