@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::Failure;
 use super::compare::{Outcome, Throughput};
 use super::stages::Spinner;
-use crate::explain::{Style, bytes};
+use crate::explain::{Style, bytes, counted};
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -124,8 +124,11 @@ pub(crate) fn device_name(device: tch::Device) -> Result<String, Failure> {
 /// What a comparison ran on, in a line.
 pub(crate) fn machine(device: tch::Device) -> String {
     let name = device_name(device).unwrap_or_else(|_| format!("{device:?}"));
-    let threads =
-        if device.is_cuda() { String::new() } else { format!(", {} threads", tch::get_num_threads()) };
+    let threads = if device.is_cuda() {
+        String::new()
+    } else {
+        format!(", {}", counted(tch::get_num_threads().max(0) as u64, "thread"))
+    };
     format!("{name}{threads}; Tilefuse {}", env!("CARGO_PKG_VERSION"))
 }
 

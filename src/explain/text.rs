@@ -126,11 +126,11 @@ impl Explanation {
             text.push_str(&format!("for {gpu}\n\n"));
         }
         text.push_str(&format!(
-            "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; {}\n\n",
-            self.ops_captured,
-            self.kernels_fused,
+            "{} captured; a call runs {} ({} distinct) and {}; {}\n\n",
+            counted(self.ops_captured as u64, "operator"),
+            counted(self.kernels_fused as u64, "kernel"),
             self.distinct_kernels,
-            self.extern_ops,
+            counted(self.extern_ops as u64, "libtorch operator"),
             match self.arena_bytes {
                 0 if self.hands_over() => String::from("no arena: intermediates have tensors of their own"),
                 0 => String::from("no arena: no intermediates"),
@@ -285,8 +285,9 @@ fn step_text(position: usize, step: &StepReport) -> String {
             horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us {}{}\n        {}\n{}{}{}{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {}): reads {}, writes {}{}, {predicted_us:.1} us {}{}\n        {}\n{}{}{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
+            counted(*grid, "instance"),
             bytes(*bytes_read),
             bytes(*bytes_written),
             if *bytes_non_temporal > 0 {
@@ -322,6 +323,11 @@ fn measured(us: Option<f64>) -> String {
     us.map_or_else(String::new, |us| format!(", {us:.1} us measured"))
 }
 
+/// So many of what has this name.
+pub(crate) fn counted(count: u64, name: &str) -> String {
+    if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") }
+}
+
 /// A number of bytes in the unit that suits it.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
@@ -340,6 +346,18 @@ mod tests {
     #[test]
     fn texts_end_nothing_in_a_graph() {
         assert_eq!(quoted("a\"b\\c\nd"), "\"a\\\"b\\\\c\\nd\"");
+    }
+
+    #[test]
+    fn what_there_is_one_of_is_no_plural() {
+        let mut plan = layers_of_two();
+        assert!(plan.text(false).starts_with(
+            "8 operators captured; a call runs 8 kernels (8 distinct) and 0 libtorch operators; "
+        ));
+        (plan.ops_captured, plan.kernels_fused, plan.distinct_kernels, plan.extern_ops) = (1, 1, 1, 1);
+        let text = plan.text(false);
+        let head = "1 operator captured; a call runs 1 kernel (1 distinct) and 1 libtorch operator; ";
+        assert!(text.starts_with(head) && text.contains("program 0, 1 instance): reads"), "{text}");
     }
 
     #[test]

@@ -148,14 +148,7 @@ fn classes(output: &Accuracy) -> Vec<UlpClass> {
             Some(end) => (format!("up to {end} ulp"), end.to_string()),
             None => (String::from("more ulp"), String::from("more")),
         };
-        UlpClass {
-            range,
-            label,
-            eager,
-            fused,
-            eager_height: height(eager),
-            fused_height: height(fused),
-        }
+        UlpClass { range, label, eager, fused, eager_height: height(eager), fused_height: height(fused) }
     };
     counts().enumerate().map(class).collect()
 }
