@@ -39,7 +39,7 @@ def counts(plan):
         "edges cut by price": len(priced),
         "norm in front": sum("no prologue" in verdict or "rows normalised" in verdict for verdict in cut),
         "rows too wide": sum("is an epilogue only" in verdict for verdict in cut),
-        "product of a product": sum("both are block programs" in verdict for verdict in cut),
+        "product of a product": sum("of which a kernel computes one" in verdict for verdict in cut),
     }
 
 

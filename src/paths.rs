@@ -1,5 +1,7 @@
 //! Paths of modules, and patterns of them.
 
+use indexmap::IndexMap;
+
 /// What a pattern covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Covered {
@@ -57,13 +59,36 @@ pub(crate) fn any_number(part: &str) -> &str {
     if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part }
 }
 
-/// One path for several that have the same number of parts: `*` where these differ.
+/// One path for several that have the same number of parts, `*` where these differ. Where nothing would be left but `*`, or numbers of parts
+/// differ, one for each that differs in more than numbers, some of many.
 pub(crate) fn folded<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
-    let mut paths = paths.into_iter().map(|path| path.split('.').collect::<Vec<_>>());
-    let Some(mut all) = paths.next() else { return String::new() };
+    let paths: Vec<&str> = paths.into_iter().collect();
+    let is_named = |path: &str| path.split('.').any(|part| part != "*");
+    if let Some(path) = alike(&paths).filter(|path| is_named(path)) {
+        return path;
+    }
+    let mut shapes: IndexMap<String, Vec<&str>> = IndexMap::new();
+    for &path in paths.iter().filter(|path| !path.is_empty()) {
+        let shape = Some(of_any_layer(path)).filter(|shape| is_named(shape));
+        shapes.entry(shape.unwrap_or_else(|| path.to_owned())).or_default().push(path);
+    }
+    let shapes: Vec<String> = shapes.values().filter_map(|paths| alike(paths)).collect();
+    match &shapes[..] {
+        [first, second, .., last] if shapes.len() > MAX_SHAPES => format!("{first}, {second} .. {last}"),
+        _ => shapes.join(", "),
+    }
+}
+
+/// Paths that [`folded`] names one by one.
+const MAX_SHAPES: usize = 3;
+
+/// One path for several that have the same number of parts: `*` where these differ.
+fn alike(paths: &[&str]) -> Option<String> {
+    let mut paths = paths.iter().map(|path| path.split('.').collect::<Vec<_>>());
+    let mut all = paths.next()?;
     for path in paths {
         if path.len() != all.len() {
-            return String::from("*");
+            return None;
         }
         for (part, other) in all.iter_mut().zip(path) {
             if *part != other {
@@ -71,7 +96,7 @@ pub(crate) fn folded<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
             }
         }
     }
-    all.join(".")
+    Some(all.join("."))
 }
 
 /// The module that all paths are or lie in, with a dot behind it; where all are the same, what that lies in. Empty paths are none.
@@ -96,8 +121,14 @@ mod tests {
     #[test]
     fn paths_are_compared_part_by_part() {
         assert_eq!(folded(["h.0.mlp", "h.1.mlp", "h.10.mlp"]), "h.*.mlp");
-        assert_eq!(folded(["a.b", "a"]), "*");
+        assert_eq!(folded(["a.b", "a"]), "a.b, a");
         assert_eq!(folded(["ln_f"]), "ln_f");
+        assert_eq!(folded(["h.1.ln_1", "h.2.ln_1", "ln_f"]), "h.*.ln_1, ln_f");
+        assert_eq!(folded(["h.0.ln_1", "ln_f", "ln_f"]), "h.0.ln_1, ln_f");
+        assert_eq!(folded(["layer1.0.conv1", "layer2.1.conv1"]), "*.*.conv1");
+        assert_eq!(folded(["0", "3"]), "0, 3");
+        assert_eq!(folded(["0", "3", "6", "9", "12"]), "0, 3 .. 12");
+        assert_eq!(folded(["", "head"]) + &folded(["", ""]), "head");
     }
 
     #[test]

@@ -419,7 +419,7 @@ impl Selected {
     /// A new origin that names the operators from the first product to the last.
     fn describe(&self, graph: &mut Graph, hints: &mut Hints) -> Option<u32> {
         let (first, last) = (graph.origin(self.found.first)?, graph.origin(self.found.last)?);
-        let text = format!("attention {first} to {last}");
+        let text = format!("attention ({first} .. {last})");
         let origin = graph.add_origin(text);
         hints.derive(origin, &self.found.origins(graph).collect::<Vec<_>>());
         Some(origin)

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{Failure, report};
 use crate::engine::{Measured, kept_profile, measure_profile};
+use crate::explain::counted;
 
 /// Options of `tilefuse doctor`.
 #[derive(clap::Args)]
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let field = report::print_field;
     field("tilefuse", findings.version);
-    field("libtorch", &format!("{}, {} threads", findings.libtorch, findings.threads));
+    field("libtorch", &format!("{}, {}", findings.libtorch, counted(findings.threads as u64, "thread")));
     findings.libtorch_folder.iter().for_each(|folder| field("", folder));
     field("LLVM", &findings.llvm);
     match &findings.processor_model {

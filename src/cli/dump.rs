@@ -9,6 +9,7 @@ use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
 
 use super::model::{Loaded, Which, quietly, with_prefix};
 use super::{Failure, report};
+use crate::explain::counted;
 use crate::random;
 
 /// What the kernels are of.
@@ -44,7 +45,7 @@ pub(crate) fn run(target: &str, out: &Path, source: Source<'_>) -> Result<(), Fa
         std::fs::write(stem.with_extension("tile"), program.to_string())
             .map_err(|e| failed(e.to_string()))?;
     }
-    report::print(&format!("{} kernels", programs.len()));
+    report::print(&counted(programs.len() as u64, "kernel"));
     Ok(())
 }
 

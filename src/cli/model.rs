@@ -28,7 +28,7 @@ impl Which {
         if path.is_file() {
             return Ok(Which::File(path.to_owned()));
         }
-        Err(Failure::usage(format!("there is no model and no file {name:?}; {}", meant(name))))
+        Err(Failure::usage(missing(name)))
     }
 
     /// Inputs to use where none are given.
@@ -63,6 +63,16 @@ pub(crate) fn with_prefix(prefix: &str) -> Result<Vec<&'static ZooEntry>, Failur
     match found.is_empty() {
         true => Err(Failure::usage(format!("no model's name starts with {prefix:?}; {}", meant(prefix)))),
         false => Ok(found),
+    }
+}
+
+/// What is said where there is no such model or file.
+fn missing(name: &str) -> String {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+    let is_file = extension.is_some_and(|extension| extension.bytes().all(|byte| byte.is_ascii_alphabetic()));
+    match is_file || name.contains(std::path::is_separator) {
+        true => format!("there is no file {name:?}"),
+        false => format!("there is no model and no file {name:?}; {}", meant(name)),
     }
 }
 
@@ -212,5 +222,18 @@ pub(crate) fn quietly<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Fa
                 .unwrap_or_else(|| String::from("it panicked"));
             Err(Failure::usage(format!("the model failed: {}", one_line(&text))))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_file_is_one() {
+        assert_eq!(missing("x.pt"), "there is no file \"x.pt\"");
+        assert_eq!(missing("models/gpt2"), "there is no file \"models/gpt2\"");
+        assert!(missing("gpt3").starts_with("there is no model and no file \"gpt3\"; did you mean \"gpt2"));
+        assert!(missing("gpt2.5").starts_with("there is no model and no file \"gpt2.5\"; "));
     }
 }

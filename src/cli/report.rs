@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::Failure;
 use super::compare::{Outcome, Throughput};
 use super::stages::Spinner;
-use crate::explain::{Style, bytes};
+use crate::explain::{Style, bytes, counted};
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -124,19 +124,18 @@ pub(crate) fn device_name(device: tch::Device) -> Result<String, Failure> {
 /// What a comparison ran on, in a line.
 pub(crate) fn machine(device: tch::Device) -> String {
     let name = device_name(device).unwrap_or_else(|_| format!("{device:?}"));
-    let threads =
-        if device.is_cuda() { String::new() } else { format!(", {} threads", tch::get_num_threads()) };
+    let threads = if device.is_cuda() {
+        String::new()
+    } else {
+        format!(", {}", counted(tch::get_num_threads().max(0) as u64, "thread"))
+    };
     format!("{name}{threads}; Tilefuse {}", env!("CARGO_PKG_VERSION"))
 }
 
 /// Prints an outcome as a table.
 pub(crate) fn table(outcome: &Outcome) {
     let mut table = empty_table(presets::UTF8_BORDERS_ONLY);
-    table.set_header([
-        &format!("{} on {} in {}", outcome.model, outcome.device, outcome.dtype),
-        "eager",
-        "fused",
-    ]);
+    table.set_header([&heading(outcome), "eager", "fused"]);
     let us = |t: f64, [low, high]: [f64; 2]| match t > 0.0 {
         true => format!("{t:.1} us ({low:.1} to {high:.1})"),
         false => String::from("not timed"),
@@ -157,11 +156,11 @@ pub(crate) fn table(outcome: &Outcome) {
         ["intermediates at peak".into(), bytes(outcome.peak_bytes_eager), bytes(outcome.peak_bytes_fused)],
         ["prepacked weights".into(), String::new(), bytes(outcome.prepacked_bytes)],
         [
-            "error against f64".into(),
+            "absolute error against f64".into(),
             format!("{:.3e}", outcome.err_vs_f64_eager),
             format!("{:.3e}", outcome.err_vs_f64_fused),
         ],
-        ["largest difference".into(), String::new(), format!("{:.3e}", outcome.max_abs_err)],
+        ["largest absolute difference".into(), String::new(), format!("{:.3e}", outcome.max_abs_err)],
     ];
     for row in rows {
         table.add_row(row);
@@ -175,6 +174,12 @@ pub(crate) fn table(outcome: &Outcome) {
     if let Some(report) = &outcome.compile {
         print(&wrapped(&report.to_string()));
     }
+}
+
+/// What an outcome is of: in a sweep, with the batch.
+fn heading(outcome: &Outcome) -> String {
+    let batch = outcome.batch.map_or_else(String::new, |batch| format!(" x {batch}"));
+    format!("{}{batch} on {} in {}", outcome.model, outcome.device, outcome.dtype)
 }
 
 /// What is said of an outcome as a whole.

@@ -139,9 +139,9 @@ pub(crate) fn nodes_of(step: &Step) -> &[NodeId] {
     }
 }
 
-/// The numbers of the captured operators that a name has: `aten::linear #23` has one, `attention aten::matmul #3 to aten::matmul #9` two.
+/// The numbers of the captured operators that a name has: `aten::linear #23` has one, `attention (aten::matmul #3 .. aten::matmul #9)` two.
 pub(crate) fn numbers(name: &str) -> impl Iterator<Item = usize> + '_ {
-    name.split(' ').filter_map(|word| word.strip_prefix('#')?.parse().ok())
+    name.split(' ').filter_map(|word| word.strip_prefix('#')?.trim_end_matches(')').parse().ok())
 }
 
 /// The module of what has a name, which of several operators is the one that all of them are in, with the modules of captured operators by
@@ -277,7 +277,7 @@ mod tests {
         let modules = ["h.0.attn.q", "h.0.attn.o", ""];
         let of = |name: &str| module_of(name, |number| modules.get(number).copied());
         assert_eq!(of("aten::linear #1"), "h.0.attn.o");
-        assert_eq!(of("attention aten::matmul #0 to aten::matmul #1"), "h.0.attn");
+        assert_eq!(of("attention (aten::matmul #0 .. aten::matmul #1)"), "h.0.attn");
         assert_eq!(of("aten::add #2") + &of("input 0"), "");
     }
 

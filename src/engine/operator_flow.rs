@@ -1,7 +1,7 @@
 //! Which captured operators read what others make, and so which step of a plan each is in.
 
 use rustc_hash::FxHashMap;
-use tilefuse_fusion::{Recording, Source};
+use tilefuse_fusion::{Call, Recording, Source, TensorId};
 
 /// The captured calls of a model by their positions, and what goes from one to another.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,8 @@ pub(crate) struct OperatorFlow {
     makers: Vec<Vec<usize>>,
     /// By call: whether what is returned, or written to the caller's or the model's tensors, needs it.
     needed: Vec<bool>,
+    /// By call: whether it makes views alone.
+    views: Vec<bool>,
 }
 
 /// Which calls have made and written the tensors of a recording so far.
@@ -38,6 +40,7 @@ impl OperatorFlow {
             readers: vec![Vec::new(); count],
             makers: Vec::with_capacity(count),
             needed: vec![false; count],
+            views: recording.calls.iter().map(|call| makes_views(recording, call)).collect(),
         };
         let mut sources = Sources { recording, made: FxHashMap::default(), written: FxHashMap::default() };
         for (at, call) in recording.calls.iter().enumerate() {
@@ -75,6 +78,11 @@ impl OperatorFlow {
         self.needed.get(call).copied().unwrap_or(true)
     }
 
+    /// Whether a captured call makes views alone: it writes nothing, and what it gives lies in the memory of its operands.
+    pub(crate) fn is_view(&self, call: usize) -> bool {
+        self.views.get(call).copied().unwrap_or(false)
+    }
+
     /// Completes what is known of the steps that calls are in. `spans` are steps that compute all from one call to another. What has no
     /// step of its own is in the one that reads it, as a view or as a part of what passes made one of it, else in the one that it reads.
     pub(crate) fn complete(&self, steps: &mut [Option<usize>], spans: &[([usize; 2], usize)]) {
@@ -104,6 +112,16 @@ impl OperatorFlow {
         }
         (first..=last).filter(|&at| leads[at]).collect()
     }
+}
+
+/// Whether a call makes views alone.
+fn makes_views(recording: &Recording, call: &Call) -> bool {
+    let storage = |tensor: TensorId| recording.tensors.get(tensor.0 as usize).map(|info| info.storage);
+    let operands: Vec<_> = call.args.iter().flat_map(|(_, arg)| arg.tensors()).filter_map(storage).collect();
+    let mut results = call.results.iter().flatten().copied().peekable();
+    let lies_in_operand =
+        |result: TensorId| storage(result).is_some_and(|storage| operands.contains(&storage));
+    call.writes.is_empty() && results.peek().is_some() && results.all(lies_in_operand)
 }
 
 #[cfg(test)]
@@ -138,6 +156,20 @@ mod tests {
         let known = [Some(0), None, None, Some(1), None, None];
         let found = completed(recording, &known, &[]);
         assert_eq!(found, [Some(0), Some(1), Some(1), Some(1), None, Some(1)]);
+    }
+
+    #[test]
+    fn calls_whose_results_lie_in_their_operands_make_views_alone() {
+        let recording = r#"recording {
+          %0 = input 0 : f32[4,2]
+          %1: f32[8] in %0 = aten::view(self=%0, size=[8])
+          %2: f32[8] = aten::relu(self=%1)
+          %3: f32[4] in %0+4 = aten::slice.Tensor(self=%1, dim=0, start=4, end=8, step=1)
+          %3 = aten::relu_(self=%3!)
+          outputs %2
+        }"#;
+        let flow = OperatorFlow::of(&parse_recording(recording).unwrap());
+        assert_eq!([0, 1, 2, 3, 4].map(|call| flow.is_view(call)), [true, false, true, false, false]);
     }
 
     #[test]

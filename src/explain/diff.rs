@@ -95,7 +95,7 @@ pub(super) struct AlikeChange<'a> {
     pub(super) at: usize,
     pub(super) what: &'a [String],
     pub(super) count: usize,
-    /// Predicted microseconds that all of them take more.
+    /// Microseconds that all of them take more.
     pub(super) more_us: f64,
 }
 
@@ -146,7 +146,7 @@ pub struct StepChange {
     pub at: usize,
     /// What is different.
     pub what: Vec<String>,
-    /// Predicted microseconds that it takes more.
+    /// Microseconds that it takes more, by the times that [`OneSided::us`] has; 0 where one of the two is not known.
     pub more_us: f64,
 }
 
@@ -185,7 +185,8 @@ impl Explanation {
                 Some(step_before) => {
                     let what = differences((old, step_before), (self, step));
                     if !what.is_empty() {
-                        let more_us = predicted(step) - predicted(step_before);
+                        let more_us =
+                            basis.us(step).zip(basis.us(step_before)).map_or(0.0, |(is, was)| is - was);
                         changed.push(StepChange { step: name, at, what, more_us });
                     }
                 }
@@ -292,13 +293,6 @@ fn without_numbers(reason: &str) -> String {
     text
 }
 
-fn predicted(step: &StepReport) -> f64 {
-    match step {
-        StepReport::Kernel { predicted_us, .. } => *predicted_us,
-        StepReport::Extern { .. } => 0.0,
-    }
-}
-
 fn kind(step: &StepReport) -> String {
     match step {
         StepReport::Kernel { shape, .. } => format!("a {shape} kernel"),
@@ -306,18 +300,22 @@ fn kind(step: &StepReport) -> String {
     }
 }
 
+/// The sums, of which some are no cost: where other operators are left to libtorch, kernels take, read and write other than before for that
+/// alone; measured times of all steps vary from run to run.
 fn totals(old: &Explanation, new: &Explanation, basis: Basis) -> Vec<TotalChange> {
     let (a, b) = (old.totals(), new.totals());
+    let kernels_alike = a.extern_calls == b.extern_calls;
+    let all_known_alike = basis == Basis::NoProfile && basis.unknown(old) == basis.unknown(new);
     let change =
         |name: &str, old: f64, new: f64, cost: bool| TotalChange { name: name.to_owned(), old, new, cost };
     vec![
-        change("predicted time of kernels, us", a.predicted_us, b.predicted_us, true),
-        change(basis.total(), basis.sum_us(old), basis.sum_us(new), false),
-        change("kernels", a.kernels as f64, b.kernels as f64, true),
+        change("predicted time of kernels, us", a.predicted_us, b.predicted_us, kernels_alike),
+        change(basis.total(), basis.sum_us(old), basis.sum_us(new), all_known_alike),
+        change("kernels", a.kernels as f64, b.kernels as f64, kernels_alike),
         change("launches", a.launches as f64, b.launches as f64, true),
         change("libtorch calls", a.extern_calls as f64, b.extern_calls as f64, true),
-        change("bytes read by kernels", a.bytes_read as f64, b.bytes_read as f64, true),
-        change("bytes written by kernels", a.bytes_written as f64, b.bytes_written as f64, true),
+        change("bytes read by kernels", a.bytes_read as f64, b.bytes_read as f64, kernels_alike),
+        change("bytes written by kernels", a.bytes_written as f64, b.bytes_written as f64, kernels_alike),
         change("bytes at peak", a.peak_bytes as f64, b.peak_bytes as f64, true),
         change("distinct kernels", a.distinct_kernels as f64, b.distinct_kernels as f64, false),
         change("edges that were not fused", a.cuts as f64, b.cuts as f64, false),
@@ -333,7 +331,9 @@ impl PlanDiff {
         same && no_steps && self.cuts.is_empty() && self.choices.is_empty()
     }
 
-    /// The costs that have grown by more than this part of what they were.
+    /// The costs that have grown by more than this part of what they were: the time of all steps where not both plans were profiled and as
+    /// many calls have none, launches, libtorch calls and bytes at peak; between plans of as many libtorch calls also what kernels are
+    /// predicted to take, their number and their bytes.
     pub fn regressions(&self, part: f64) -> Vec<&TotalChange> {
         self.totals.iter().filter(|total| total.cost && total.growth() > part).collect()
     }
@@ -465,7 +465,7 @@ fn of_any_layer(step: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::page::tests::layers_of_two;
+    use crate::explain::page::tests::{call, layers_of_two};
 
     #[test]
     fn a_plan_differs_from_itself_in_nothing() {
@@ -496,6 +496,37 @@ mod tests {
         assert!(grown.contains(&"predicted time of kernels, us"), "{grown:?}");
         assert!(diff.regressions(f64::MAX).is_empty());
         assert_eq!(old.diff(&new).new, diff.gone);
+    }
+
+    /// A product that libtorch takes 30 us for, and a kernel 20.
+    #[test]
+    fn kernels_in_the_place_of_calls_are_compared_by_the_time_of_all_steps() {
+        let mut generated = layers_of_two();
+        if let StepReport::Kernel { predicted_us, .. } = &mut generated.steps[2] {
+            *predicted_us = 20.0;
+        }
+        let mut library = generated.clone();
+        (library.kernels_fused, library.extern_ops) = (7, 1);
+        library.steps[2] = call("aten::relu #2", Some(30.0));
+        if let (StepReport::Extern { modules, .. }, StepReport::Kernel { modules: own, .. }) =
+            (&mut library.steps[2], &generated.steps[2])
+        {
+            modules.clone_from(own);
+        }
+        let grown = |diff: &PlanDiff| {
+            diff.regressions(0.05).iter().map(|total| total.name.clone()).collect::<Vec<_>>()
+        };
+        let better = generated.diff(&library);
+        assert_eq!((better.changed[0].more_us, grown(&better)), (-10.0, vec![]));
+        let worse = library.diff(&generated);
+        assert_eq!(worse.changed[0].more_us, 10.0);
+        assert_eq!(grown(&worse), ["known time of all steps, us", "libtorch calls"]);
+        // Of a call of which nothing is known, the sums are not of the same steps.
+        if let StepReport::Extern { predicted_us, .. } = &mut library.steps[2] {
+            *predicted_us = None;
+        }
+        let unknown = generated.diff(&library);
+        assert_eq!((unknown.changed[0].more_us, grown(&unknown)), (0.0, vec![]));
     }
 
     #[test]

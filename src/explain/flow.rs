@@ -105,29 +105,80 @@ impl<'a> Flow<'a> {
 
     fn tensor(&self, value: ValueRef, step: Option<usize>) -> TensorReport {
         let ty = self.plan.graph.ty(value);
-        let name = match self.plan.graph.node(value.node).op {
-            Op::Input(position) => format!("input {position}"),
-            Op::Param(position) => match self.params.name(value.node) {
-                Some(name) => String::from(name),
-                None => format!("parameter {position}"),
-            },
-            Op::Const(position) => match self.params.name(value.node) {
-                Some(name) => format!("{name}, prepacked"),
-                None => format!("constant {position}"),
-            },
-            _ => self
-                .plan
-                .graph
-                .origin(value.node)
-                .map_or_else(|| format!("%{}", value.node.index()), String::from),
-        };
+        let name = self.outside(value.node).unwrap_or_else(|| self.operator(value.node));
         TensorReport { name, ty: ty.to_string(), bytes: ty.bytes(), step }
     }
+
+    /// What a node that computes nothing is called: an input, or a tensor of the model.
+    fn outside(&self, node: NodeId) -> Option<String> {
+        let own = self.params.name(node);
+        match self.plan.graph.node(node).op {
+            Op::Input(position) => Some(format!("input {position}")),
+            Op::Param(position) => Some(own.map_or_else(|| format!("parameter {position}"), String::from)),
+            Op::Const(position) => {
+                Some(own.map_or_else(|| format!("constant {position}"), |name| format!("{name}, prepacked")))
+            }
+            _ => None,
+        }
+    }
+
+    /// The captured operator that a node comes from. What a pass adds has none, and is called after what it copies.
+    pub(super) fn operator(&self, node: NodeId) -> String {
+        let graph = &self.plan.graph;
+        if let Some(origin) = graph.origin(node) {
+            return String::from(origin);
+        }
+        let mut source = node;
+        while is_copy(&graph.node(source).op)
+            && let &[operand] = &graph.operands(source)[..]
+        {
+            source = operand.node;
+        }
+        let copied = (source != node).then(|| self.outside(source)).flatten();
+        copied.map_or_else(|| format!("%{}", node.index()), |name| format!("copy of {name}"))
+    }
+}
+
+/// Whether an operator gives the elements of its operand as they are, elsewhere or in another type.
+fn is_copy(op: &Op) -> bool {
+    matches!(op, Op::View(_) | Op::Cast)
 }
 
 fn written(plan: &Plan, step: &StepKind) -> Vec<ValueRef> {
     match step {
         StepKind::Kernel(kernel) => kernel.buffers.iter().filter(|b| b.1).map(|b| b.0).collect(),
         StepKind::Extern(call) => plan.graph.results(call.node).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind, Tensor};
+    use tilefuse_fusion::pipeline::plan;
+    use tilefuse_fusion::{Profile, parse_graph};
+
+    use super::*;
+
+    #[test]
+    fn copies_are_named_after_what_they_copy() {
+        let text = "graph {
+          %0 = input 0 : f32[4,8]
+          %1 = param 0 : f32[8,4]
+          %2 = view permute[1,0](%1) : f32[4,8]
+          %3 = map add(%0, %2) : f32[4,8]
+          outputs %3
+        }";
+        let plan = plan(&parse_graph(text).unwrap(), &Profile::host(2)).unwrap();
+        let weight = Tensor::zeros([8, 4], (Kind::Float, Device::Cpu));
+        let names = [(String::from("head.weight"), weight.shallow_clone())];
+        let params = Parameters::new(&plan.graph, &[weight], &names, (0, Vec::new()));
+        let flow = Flow::of(&plan, &params);
+        for id in plan.graph.ids() {
+            let expected = match plan.graph.node(id).op {
+                Op::View(_) => String::from("copy of head.weight"),
+                _ => format!("%{}", id.index()),
+            };
+            assert_eq!(flow.operator(id), expected);
+        }
     }
 }

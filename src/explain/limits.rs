@@ -45,6 +45,14 @@ impl Bound {
         }
     }
 
+    /// The same in a column.
+    pub(super) fn short(self) -> &'static str {
+        match self {
+            Bound::Memory => "mem",
+            Bound::Operations | Bound::Products => "ops",
+        }
+    }
+
     /// Why kernels may be beyond it on a machine that was measured.
     fn why_exceeded(self) -> &'static str {
         match self {
@@ -80,9 +88,12 @@ fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<(f64, Bound)> 
 }
 
 /// How much of a kernel's time the machine's limits ask for: more than all of it where operands come from a cache, or the machine
-/// does better than its figures say.
+/// does better than its figures say. None of products by typical figures, which real machines exceed several times.
 pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<OfLimit> {
     let (limit, bound) = limit_us(plan.machine.as_ref()?, step)?;
+    if bound == Bound::Products && is_typical(plan) {
+        return None;
+    }
     step.us().filter(|&us| us > 0.0).map(|us| OfLimit { part: limit / us, bound })
 }
 
@@ -118,10 +129,16 @@ pub(super) fn limits_text(plan: &Explanation) -> String {
     let limits: Vec<OfLimit> = plan.steps.iter().filter_map(|step| of_limit(plan, step)).collect();
     let beyond = |bound: Bound| limits.iter().filter(|of| of.bound == bound && is_beyond(**of)).count();
     let is_any_beyond = limits.iter().any(|&of| is_beyond(of));
-    if is_typical(plan) && !limits.is_empty() {
+    let is_product = |step: &StepReport| {
+        let limit = plan.machine.as_ref().and_then(|machine| limit_us(machine, step));
+        limit.is_some_and(|(_, bound)| bound == Bound::Products)
+    };
+    let has_products = plan.steps.iter().any(is_product);
+    if is_typical(plan) && (has_products || !limits.is_empty()) {
         return format!(
-            "limits: ~ by typical figures{}; `tilefuse doctor --profile` measures this machine's",
-            if is_any_beyond { ", >100 % where the machine or its caches exceed them" } else { "" }
+            "limits: ~ by typical figures{}{}; `tilefuse doctor --profile` measures this machine's",
+            if is_any_beyond { ", >100 % where the machine or its caches exceed them" } else { "" },
+            if has_products { ", none of products, for which these are too rough" } else { "" }
         );
     }
     let exceeded = Bound::ALL.into_iter().filter_map(|bound| {
@@ -254,6 +271,11 @@ mod tests {
             limits_text(&plan).starts_with("limits: ~ by typical figures;")
                 && plan.html("x").contains(">~64 %<")
         );
+        computing.machine.as_mut().unwrap().measured = false;
+        assert!([2, 3].iter().all(|&at| of_limit(&computing, &computing.steps[at]).is_none()));
+        let reason = "limits: ~ by typical figures, >100 % where the machine or its caches exceed them, none of products, for which these \
+                      are too rough; `tilefuse doctor --profile` measures this machine's";
+        assert_eq!(limits_text(&computing), reason);
         plan.machine = None;
         assert_eq!(limits_text(&plan), "");
     }

@@ -34,6 +34,6 @@ pub use self::report::{
 };
 pub(crate) use self::style::{Order, Style};
 pub(crate) use self::summary::hinted;
-pub(crate) use self::text::bytes;
+pub(crate) use self::text::{bytes, counted};
 pub use self::times::TimeSource;
 pub use self::totals::Totals;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
-use tilefuse_fusion::{Op, Profile};
+use tilefuse_fusion::{NodeId, Op, Profile};
 
 use super::candidates::CandidateReport;
 use super::code::{CodeReport, CodeTarget, Source};
@@ -99,14 +99,17 @@ pub enum StepReport {
         writes: Vec<TensorReport>,
         /// Multiplications and additions, where it is a product, a convolution or attention, else 0.
         flops: u64,
-        /// Predicted time in microseconds, of what is no product from the bytes of its operands and results, for which it is the least;
-        /// none where nothing is known.
+        /// Predicted time in microseconds, of what is no product from the bytes of its operands and results, for which it is the least, and of
+        /// what makes views alone that of a launch; none where nothing is known.
         #[serde(default)]
         predicted_us: Option<f64>,
         /// Measured time in microseconds, where the plan was profiled.
         measured_us: Option<f64>,
         /// Type of its first result.
         result: String,
+        /// Whether it makes views alone: what it gives lies in the memory of its operands.
+        #[serde(default)]
+        view: bool,
         /// Why it is no kernel.
         reason: Option<String>,
         /// What a product, a convolution or attention was compared with: kernels, and libtorch's call.
@@ -212,7 +215,7 @@ pub struct EdgeReport {
     /// Whether the hint `together` asks for one kernel that there is not.
     #[serde(default)]
     pub unmet: bool,
-    /// Bytes of what the producer gives.
+    /// Bytes of what the producer gives; 0 of views that a libtorch call makes, for which nothing is moved.
     pub bytes: u64,
     /// Predicted microseconds that a cut costs at most: these bytes are written and read again, and one kernel more is launched. 0 where
     /// one kernel is predicted to be slower; none where nothing is known of the machine.
@@ -307,7 +310,7 @@ pub struct Explanation {
     pub peak_bytes_eager: u64,
     /// The same for the plan: the arena, results, and results of libtorch calls.
     pub peak_bytes_fused: u64,
-    /// Bytes of the arena of intermediates; 0 where kernels write no intermediates.
+    /// Bytes of the arena of intermediates; 0 where there are none, or all have tensors of their own.
     pub arena_bytes: u64,
     /// Bytes of prepacked weights, see [`Options::prepack_weights`](crate::Options::prepack_weights).
     pub packed_bytes: u64,
@@ -419,7 +422,12 @@ impl Explanation {
         let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
         let profile = planned.profile.as_ref().map(|(profile, _)| profile);
-        let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
+        let origin = |id| flow.operator(id);
+        let is_view = |id: NodeId| {
+            let node = plan.graph.node(id);
+            let call = node.origin.filter(|_| matches!(node.op, Op::Aten(_)));
+            call.is_some_and(|call| planned.operators.is_view(call as usize))
+        };
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
                 let mut operators: Vec<String> = Vec::new();
@@ -457,6 +465,7 @@ impl Explanation {
                 let moved = reads.iter().chain(&writes).map(|tensor| tensor.bytes).sum();
                 let flops = work::flops(plan, &step.kind);
                 let candidates = CandidateReport::all(plan, &[e.node]);
+                let view = is_view(e.node);
                 StepReport::Extern {
                     operator: origin(e.node),
                     modules: modules[at].clone(),
@@ -464,7 +473,7 @@ impl Explanation {
                     reads,
                     writes,
                     flops,
-                    predicted_us: predicted_call_us(&candidates, (flops, moved), profile),
+                    predicted_us: predicted_call_us(&candidates, (flops, moved), view, profile),
                     measured_us: None,
                     result: plan
                         .graph
@@ -472,6 +481,7 @@ impl Explanation {
                         .outs
                         .first()
                         .map_or_else(String::new, ToString::to_string),
+                    view,
                     reason: e.reason.clone(),
                     candidates,
                 }
@@ -489,7 +499,8 @@ impl Explanation {
             if !seen.insert((d.producer, consumer.clone(), consumer_step, text.clone())) {
                 continue;
             }
-            let bytes = plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum();
+            let given = plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum();
+            let bytes = if is_view(d.producer) { 0 } else { given };
             edges.push(EdgeReport {
                 producer: origin(d.producer),
                 consumer,

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use indexmap::IndexMap;
 
 use super::limits::{limit_text, of_limit};
+use super::operators::module_of;
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
 use crate::engine::common_path;
@@ -79,7 +80,11 @@ fn unnumbered(text: &str) -> String {
 /// A text with operators that have neither namespace nor position.
 pub(super) fn short(operator: &str) -> String {
     let name = unnumbered(operator);
-    name.split(' ').map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
+    let own = |word: &str| match word.strip_prefix('(') {
+        Some(inner) => format!("({}", inner.strip_prefix("aten::").unwrap_or(inner)),
+        None => word.strip_prefix("aten::").unwrap_or(word).to_owned(),
+    };
+    name.split(' ').map(own).collect::<Vec<_>>().join(" ")
 }
 
 fn key(step: &StepReport) -> String {
@@ -132,14 +137,19 @@ const SMALL: f64 = 0.1;
 /// Lines that steps have where those that take least can be put together.
 const MAX_STEP_LINES: usize = 24;
 
+/// How times are known that were not measured.
+const PREDICTED: &str = "as predicted";
+
 /// What a plan takes, and what its columns are.
 fn heading(plan: &Explanation, what: &str, style: Style) -> String {
     let eager: f64 = plan.eager.iter().map(|operator| operator.us).sum();
     let how = match (plan.is_measured(), eager > 0.0) {
-        (false, _) => String::from("as predicted"),
+        (false, _) => String::from(PREDICTED),
         (true, false) => String::from("as measured"),
         (true, true) => format!("as measured; eager's {} operators take {}", plan.eager.len(), time(eager)),
     };
+    let basis = basis(plan).filter(|_| !plan.is_measured());
+    let how = if how == PREDICTED && basis.is_none() { format!("{how} by the cost model") } else { how };
     let marks = [
         plan.steps
             .iter()
@@ -147,15 +157,39 @@ fn heading(plan: &Explanation, what: &str, style: Style) -> String {
             .then_some("~ libtorch's calls by themselves"),
         (plan.unknown() > 0).then_some("? not known and left out"),
     ];
-    let marks: Vec<&str> = marks.into_iter().flatten().collect();
+    let marks: Vec<&str> = basis.as_deref().into_iter().chain(marks.into_iter().flatten()).collect();
     let marks = if marks.is_empty() { String::new() } else { format!(" ({})", marks.join(", ")) };
     let all = time(plan.known_us());
     let common = match common_module(plan).strip_suffix('.') {
         Some(module) => format!("; modules within {module}"),
         None => String::new(),
     };
-    let line = format!("{what}: share of {all} {how}{marks}, how near the machine's limits, bytes{common}");
+    let near = limit_heading(plan);
+    let line = format!("{what}: share of {all} {how}{marks}{near}, bytes{common}");
     style.strong(&style.wrapped(&line, 2)) + "\n"
+}
+
+/// What predicted times rest on, where that is not the cost model alone.
+fn basis(plan: &Explanation) -> Option<String> {
+    let is_measured = |step: &&StepReport| {
+        matches!(step.time(), Some((_, TimeSource::MeasuredProduct | TimeSource::Comparison)))
+    };
+    let count = plan.steps.iter().filter(is_measured).count();
+    (count > 0).then(|| format!("{count} of {} steps from measured products", plan.steps.len()))
+}
+
+/// What the column of the machine's limits is, where steps have one.
+fn limit_heading(plan: &Explanation) -> String {
+    let found: Vec<&str> =
+        plan.steps.iter().filter_map(|step| of_limit(plan, step)).map(|of| of.bound.short()).collect();
+    let legend = [("mem", "mem memory"), ("ops", "ops arithmetic")];
+    let legend: Vec<&str> =
+        legend.into_iter().filter(|(short, _)| found.contains(short)).map(|(_, text)| text).collect();
+    if legend.is_empty() {
+        String::new()
+    } else {
+        format!(", how near the machine's limits ({})", legend.join(", "))
+    }
 }
 
 /// The steps of a plan, repeated ones once, and many small ones in a row together.
@@ -206,6 +240,8 @@ fn around(plan: &Explanation, start: usize, end: usize, run: Run) -> String {
         let alike = (0..run.times).map(|time| first_module(&plan.steps[at + time * run.period]));
         folded(alike.map(|module| within(module, &common)))
     };
+    // Several paths have nothing in common that would be said here.
+    let path = |at: usize| Some(path(at)).filter(|path| !path.contains(", ")).unwrap_or_default();
     let module = (start + 1..end).fold(path(start), |module, at| common_path(&module, &path(at)));
     if module.is_empty() { module } else { format!(", {module}") }
 }
@@ -419,11 +455,12 @@ fn columns(
         StepReport::Kernel { operators, .. } => operators.iter().map(|operator| short(operator)).collect(),
         StepReport::Extern { operator, .. } => vec![short(operator)],
     };
-    let limit = of_limit(plan, step).map_or_else(String::new, |of| limit_text(plan, of));
+    let limit = of_limit(plan, step);
+    let limit = limit.map_or_else(String::new, |of| format!("{} {}", limit_text(plan, of), of.bound.short()));
     let moved = if step.is_extern() { String::new() } else { bytes(moved) };
     let share = share.map_or_else(|| String::from("?  "), |share| format!("{}{share:.1} %", step.about()));
     format!(
-        "{share:>8} {limit:>6} {moved:>9}  {:width$}  {modules}{}{}",
+        "{share:>8} {limit:>10} {moved:>9}  {:width$}  {modules}{}{}",
         clip(&name(step), width),
         if modules.is_empty() { "" } else { ": " },
         operators.join(", ")
@@ -456,6 +493,26 @@ impl Alike {
     /// The cost, likewise.
     pub(super) fn cost(&self) -> String {
         time(self.cost_us)
+    }
+
+    /// The modules of their ends, without what all modules have in common.
+    fn modules(&self, plan: &Explanation) -> String {
+        let common = common_module(plan);
+        let of = |end: fn(&EdgeReport) -> &String| {
+            let edges = self.edges.iter().filter_map(|&at| plan.edges.get(at));
+            let modules: Vec<String> = edges.map(|edge| module_of(&plan.operators, end(edge))).collect();
+            folded(modules.iter().map(|module| within(module, &common)))
+        };
+        between(&of(|edge| &edge.producer), &of(|edge| &edge.consumer))
+    }
+}
+
+/// The modules of the ends of an edge; empty where nothing is known of either.
+pub(super) fn between(from: &str, to: &str) -> String {
+    match (from, to) {
+        (one, "") | ("", one) => String::from(one),
+        _ if from == to => String::from(from),
+        _ => format!("{from} -> {to}"),
     }
 }
 
@@ -513,9 +570,9 @@ pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
     if alike.is_empty() {
         return String::from("every edge is fused\n");
     }
-    let costs =
-        if alike[0].cost_us > 0.0 { "cost most, in time at most, as predicted" } else { "have most bytes" };
-    let heading = format!("edges that were not fused, of {} different ones those that {costs}", alike.len());
+    let costs = if alike[0].cost_us > 0.0 { "cost most" } else { "have most bytes" };
+    let shown = alike.len().min(MAX_CUTS);
+    let heading = format!("cuts that {costs} ({shown} of {}): predicted time at most, bytes", alike.len());
     let mut text = style.strong(&style.wrapped(&heading, 2)) + "\n";
     let mut reasons: IndexMap<(&str, Option<&str>), Vec<&Alike>> = IndexMap::new();
     for cut in alike.iter().take(MAX_CUTS) {
@@ -526,7 +583,11 @@ pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
             let Alike { producer, consumer, count, .. } = cut;
             let edges = if *count == 1 { "edge " } else { "edges" };
             let (cost, size) = (cut.cost(), cut.size());
-            let line = format!("  {cost:>10} {size:>9} in {count:3} {edges}  {producer} -> {consumer}");
+            let mut line = format!("  {cost:>10} {size:>9} in {count:3} {edges}  {producer} -> {consumer}");
+            let modules = cut.modules(plan);
+            if !modules.is_empty() && line.chars().count() + modules.chars().count() + 2 <= style.width {
+                line.push_str(&format!("  {modules}"));
+            }
             let _ = writeln!(text, "{}", style.wrapped(&line, CUT_INDENT));
         }
         let _ = writeln!(text, "{}", style.wrapped(&format!("{:CUT_INDENT$}{verdict}", ""), CUT_INDENT));
@@ -629,12 +690,54 @@ mod tests {
         (others[1].bytes, others[1].producer) = (32, String::from("aten::sin #1"));
         plan.edges.extend(others);
         let text = plan.summary();
-        let (_, cuts) = text.split_once("in time at most, as predicted\n").unwrap();
+        let (_, cuts) =
+            text.split_once("cuts that cost most (3 of 3): predicted time at most, bytes\n").unwrap();
         let expected = "      1.5 us     128 B in   1 edge   linear -> linear\n      1.5 us      32 B in   1 edge   sin -> linear\n      \
                         cut: predicted 9.0 us in one kernel, 4.0 us in two\n      what would change it: nothing that the cost model \
                         knows\n      1.5 us      64 B in   1 edge   exp -> linear\n      cut: other\n      what would change it: nothing that \
                         the cost model knows\n";
         assert_eq!(cuts, expected);
+    }
+
+    #[test]
+    fn cuts_have_their_modules_where_they_fit() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        for module in ["head", "h.0.mlp.up", "h.0.mlp.down"] {
+            let operator = format!("aten::linear #{}", plan.operators.len());
+            plan.operators.push(OperatorReport {
+                operator,
+                module: module.into(),
+                step: None,
+                left_out: None,
+            });
+        }
+        let cut = "      1.5 us     128 B in   1 edge   linear -> linear";
+        assert!(plan.summary().contains(&format!("\n{cut}  h.0.mlp.up -> h.0.mlp.down\n")));
+        let text = plan.summary_in(Style { width: 60, ..Style::PLAIN });
+        assert!(text.contains(&format!("\n{cut}\n")), "{text}");
+        assert_eq!([between("a", "a"), between("", "b"), between("", "")], ["a", "b", ""]);
+    }
+
+    #[test]
+    fn a_heading_says_what_times_rest_on_and_what_limits_are() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        let line = |plan: &Explanation| heading(plan, "steps", Style { width: 500, ..Style::PLAIN });
+        let said = "steps: share of 16.0 us as predicted by the cost model, how near the machine's limits (mem memory), bytes\n";
+        assert_eq!(line(&plan), said);
+        plan.steps[0] = crate::explain::page::tests::call("aten::mm #0", None);
+        if let StepReport::Extern { candidates, .. } = &mut plan.steps[0] {
+            candidates.push(crate::explain::CandidateReport {
+                operator: String::from("aten::mm #0"),
+                schedule: None,
+                predicted_us: 2.0,
+                measured_us: Some(2.0),
+                chosen: true,
+            });
+        }
+        let said = "steps: share of 16.0 us as predicted (1 of 8 steps from measured products, ~ libtorch's calls by themselves), how";
+        assert!(line(&plan).starts_with(said), "{}", line(&plan));
+        plan.machine = None;
+        assert!(line(&plan).ends_with("by themselves), bytes\n"));
     }
 
     #[test]
@@ -660,7 +763,7 @@ mod tests {
     #[test]
     fn operators_are_named_without_positions() {
         assert_eq!(short("aten::linear #23"), "linear");
-        assert_eq!(short("attention aten::matmul #13 to aten::matmul #19"), "attention matmul to matmul");
+        assert_eq!(short("attention (aten::matmul #13 .. aten::matmul #19)"), "attention (matmul .. matmul)");
         let mut plan = crate::explain::page::tests::layers_of_two();
         plan.edges[0].verdict = String::from("cut: aten::conv2d #3, a step between them, needs the first");
         plan.edges[0].remedy = Some(String::from("aten::conv2d #3 would have to be in the kernel as well"));
@@ -681,11 +784,11 @@ mod tests {
         let text = plan.summary_in(Style { order: Order::Time, ..Style::PLAIN });
         let lines: Vec<&str> = text.lines().filter(|line| line.contains(" x ")).collect();
         let expected = [
-            "   2 x   61.5 %    0 %     512 B  fused_2  h.*.mlp.up: relu",
-            "   2 x   15.4 %    1 %     512 B  fused_1  h.*.norm: relu",
-            "   1 x   11.5 %    0 %     256 B  fused_7  head: relu",
-            "   2 x    7.7 %    1 %     512 B  fused_3  h.*.mlp.down: relu",
-            "   1 x    3.8 %    1 %     256 B  fused_0  embed: relu",
+            "   2 x   61.5 %    0 % mem     512 B  fused_2  h.*.mlp.up: relu",
+            "   2 x   15.4 %    1 % mem     512 B  fused_1  h.*.norm: relu",
+            "   1 x   11.5 %    0 % mem     256 B  fused_7  head: relu",
+            "   2 x    7.7 %    1 % mem     512 B  fused_3  h.*.mlp.down: relu",
+            "   1 x    3.8 %    1 % mem     256 B  fused_0  embed: relu",
         ];
         assert_eq!(lines, expected);
     }

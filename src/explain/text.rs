@@ -2,8 +2,9 @@
 
 use indexmap::IndexMap;
 
+use super::operators::module_of;
 use super::style::{Order, Style};
-use super::{Explanation, PlanDiff, StepReport, limits, page, summary};
+use super::{EdgeReport, Explanation, PlanDiff, StepReport, limits, page, summary};
 
 impl Explanation {
     /// The same for calls that run the model itself for this reason.
@@ -77,12 +78,14 @@ impl Explanation {
         let mut text = self.head();
         for (position, step) in self.steps.iter().enumerate() {
             text.push_str(&step_text(position, step));
+            text.push_str(&self.share_text(step));
         }
         text.push_str(&self.updates_text());
         summary::hinted(self).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("\nedges that were not fused\n");
         for edge in self.edges.iter().filter(|e| !e.fused) {
             text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+            text.push_str(&format!("      {}\n", self.edge_text(edge)));
             if let Some(remedy) = &edge.remedy {
                 text.push_str(&format!("      what would change it: {remedy}\n"));
             }
@@ -94,6 +97,26 @@ impl Explanation {
         text
     }
 
+    /// The part of a call's time that a step takes, and what the machine's limits ask of that, in a line.
+    fn share_text(&self, step: &StepReport) -> String {
+        let all = self.known_us();
+        let share = step.us().filter(|_| all > 0.0);
+        let share =
+            share.map(|us| format!("{}{:.1} % of the time of all steps", step.about(), 100.0 * us / all));
+        let limit = limits::of_limit(self, step).map(|of| limits::limit_sentence(self, of));
+        let said: Vec<String> = share.into_iter().chain(limit).collect();
+        if said.is_empty() { String::new() } else { format!("        {}\n", said.join("; ")) }
+    }
+
+    /// What a cut costs, and between which modules it is.
+    fn edge_text(&self, edge: &EdgeReport) -> String {
+        let cost = edge.cost_us.map_or_else(String::new, |us| format!("at most {}, ", summary::time(us)));
+        let [from, to] = [&edge.producer, &edge.consumer].map(|end| module_of(&self.operators, end));
+        let modules = summary::between(&from, &to);
+        let modules = if modules.is_empty() { modules } else { format!("; {modules}") };
+        format!("{cost}{}{modules}", bytes(edge.bytes))
+    }
+
     /// What is said before the steps.
     fn head(&self) -> String {
         let mut text = self.note.as_ref().map_or_else(String::new, |reason| {
@@ -103,13 +126,14 @@ impl Explanation {
             text.push_str(&format!("for {gpu}\n\n"));
         }
         text.push_str(&format!(
-            "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; {}\n\n",
-            self.ops_captured,
-            self.kernels_fused,
+            "{} captured; a call runs {} ({} distinct) and {}; {}\n\n",
+            counted(self.ops_captured as u64, "operator"),
+            counted(self.kernels_fused as u64, "kernel"),
             self.distinct_kernels,
-            self.extern_ops,
+            counted(self.extern_ops as u64, "libtorch operator"),
             match self.arena_bytes {
-                0 => String::from("no arena: no intermediates of kernels"),
+                0 if self.hands_over() => String::from("no arena: intermediates have tensors of their own"),
+                0 => String::from("no arena: no intermediates"),
                 arena => format!("arena of intermediates {}", bytes(arena)),
             }
         ));
@@ -126,6 +150,15 @@ impl Explanation {
             text.push('\n');
         }
         text
+    }
+
+    /// Whether steps read what kernels write.
+    fn hands_over(&self) -> bool {
+        let is_kernel = |at: usize| self.steps.get(at).is_some_and(|step| !step.is_extern());
+        let reads = self.steps.iter().flat_map(|step| match step {
+            StepReport::Kernel { reads, .. } | StepReport::Extern { reads, .. } => reads,
+        });
+        reads.filter_map(|read| read.step).any(is_kernel)
     }
 
     /// Where the time of compiling went.
@@ -252,8 +285,9 @@ fn step_text(position: usize, step: &StepReport) -> String {
             horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us {}{}\n        {}\n{}{}{}{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {}): reads {}, writes {}{}, {predicted_us:.1} us {}{}\n        {}\n{}{}{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
+            counted(*grid, "instance"),
             bytes(*bytes_read),
             bytes(*bytes_written),
             if *bytes_non_temporal > 0 {
@@ -289,6 +323,11 @@ fn measured(us: Option<f64>) -> String {
     us.map_or_else(String::new, |us| format!(", {us:.1} us measured"))
 }
 
+/// So many of what has this name.
+pub(crate) fn counted(count: u64, name: &str) -> String {
+    if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") }
+}
+
 /// A number of bytes in the unit that suits it.
 pub(crate) fn bytes(n: u64) -> String {
     match n {
@@ -301,6 +340,7 @@ pub(crate) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::quoted;
+    use crate::explain::OperatorReport;
     use crate::explain::page::tests::layers_of_two;
 
     #[test]
@@ -309,12 +349,50 @@ mod tests {
     }
 
     #[test]
+    fn what_there_is_one_of_is_no_plural() {
+        let mut plan = layers_of_two();
+        assert!(plan.text(false).starts_with(
+            "8 operators captured; a call runs 8 kernels (8 distinct) and 0 libtorch operators; "
+        ));
+        (plan.ops_captured, plan.kernels_fused, plan.distinct_kernels, plan.extern_ops) = (1, 1, 1, 1);
+        let text = plan.text(false);
+        let head = "1 operator captured; a call runs 1 kernel (1 distinct) and 1 libtorch operator; ";
+        assert!(text.starts_with(head) && text.contains("program 0, 1 instance): reads"), "{text}");
+    }
+
+    #[test]
     fn a_plan_without_an_arena_says_why() {
         let mut plan = layers_of_two();
-        let why = "; no arena: no intermediates of kernels\n";
-        assert!(plan.text(false).contains(why) && plan.summary().contains("; no arena: no "));
+        let why = "; no arena: intermediates have tensors of their own\n";
+        assert!(plan.text(false).contains(why) && plan.summary().contains("; no arena: intermediates "));
+        let mut one = plan.clone();
+        one.steps.truncate(1);
+        assert!(one.text(false).contains("; no arena: no intermediates\n"));
         plan.arena_bytes = 18_432;
         assert!(plan.text(false).contains("; arena of intermediates 18.4 kB\n"));
+    }
+
+    #[test]
+    fn the_full_text_has_shares_limits_and_what_cuts_cost() {
+        let mut plan = layers_of_two();
+        let text = plan.text(false);
+        let share =
+            "\n        12.5 % of the time of all steps; 1 % of the time is what memory bandwidth asks for\n";
+        assert_eq!(text.matches(share).count(), 8, "{text}");
+        let cut = ": cut: predicted 9.0 us in one kernel, 4.0 us in two\n      at most 1.5 us, 128 B\n";
+        assert!(text.contains(cut), "{text}");
+        for (at, module) in ["", "h.0.mlp.up", "h.0.mlp.down"].into_iter().enumerate() {
+            let operator = format!("aten::linear #{at}");
+            plan.operators.push(OperatorReport {
+                operator,
+                module: module.into(),
+                step: None,
+                left_out: None,
+            });
+        }
+        plan.edges[0].cost_us = None;
+        let text = plan.text(false);
+        assert!(text.contains("\n      128 B; h.0.mlp.up -> h.0.mlp.down\n"), "{text}");
     }
 
     #[test]

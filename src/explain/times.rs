@@ -79,9 +79,9 @@ impl StepReport {
                 let is_measured = chosen.filter_map(|candidate| candidate.measured_us).next().is_some();
                 if is_measured { TimeSource::MeasuredProduct } else { TimeSource::CostModel }
             }
-            StepReport::Extern { candidates, flops, .. } => {
-                let is_product = library(candidates).is_some() || *flops > 0;
-                if is_product { TimeSource::CostModel } else { TimeSource::Bytes }
+            StepReport::Extern { candidates, flops, view, .. } => {
+                let is_priced = *view || library(candidates).is_some() || *flops > 0;
+                if is_priced { TimeSource::CostModel } else { TimeSource::Bytes }
             }
         }
     }
@@ -122,14 +122,18 @@ fn library(candidates: &[CandidateReport]) -> Option<&CandidateReport> {
 }
 
 /// What a libtorch call is predicted to take: as when it was compared with kernels, else what its arithmetic takes or its operands and
-/// results, of so many bytes, whichever is more; none where these are not known.
+/// results, of so many bytes, whichever is more; none where these are not known. One that makes a `view` alone moves nothing.
 pub(super) fn predicted_call_us(
     candidates: &[CandidateReport],
     (flops, bytes): (u64, u64),
+    view: bool,
     profile: Option<&Profile>,
 ) -> Option<f64> {
     if let Some(call) = library(candidates) {
         return Some(call.predicted_us);
+    }
+    if view {
+        return Some(profile?.launch_us);
     }
     let profile = profile.filter(|_| bytes > 0)?;
     let computing = flops as f64 / profile.products.aligned;
@@ -156,12 +160,13 @@ mod tests {
     fn calls_are_predicted_by_what_they_compute_or_move() {
         let mut profile = Profile::host(2);
         (profile.bandwidth, profile.products.aligned, profile.launch_us) = (10.0, 100.0, 2.0);
-        let of = |work: (u64, u64)| predicted_call_us(&[], work, Some(&profile));
+        let of = |work: (u64, u64)| predicted_call_us(&[], work, false, Some(&profile));
         assert_eq!(of((0, 1_000_000)), Some(102.0));
         assert_eq!(of((100_000_000, 1_000_000)), Some(1002.0));
         assert_eq!(of((0, 0)), None);
-        assert_eq!(predicted_call_us(&[], (0, 1_000_000), None), None);
-        assert_eq!(predicted_call_us(&[compared(7.0, None)], (0, 0), None), Some(7.0));
+        assert_eq!(predicted_call_us(&[], (0, 1_000_000), false, None), None);
+        assert_eq!(predicted_call_us(&[], (0, 1_000_000), true, Some(&profile)), Some(2.0));
+        assert_eq!(predicted_call_us(&[compared(7.0, None)], (0, 0), false, None), Some(7.0));
     }
 
     #[test]
@@ -181,6 +186,11 @@ mod tests {
         assert_eq!(step(Some(30.0), None, &[], 8), Some((30.0, TimeSource::CostModel)));
         assert_eq!(step(Some(30.0), None, &[], 0), Some((30.0, TimeSource::Bytes)));
         assert_eq!(step(None, None, &[], 0), None);
+        let mut views = call("aten::split.Tensor #1", Some(2.0));
+        if let StepReport::Extern { view, .. } = &mut views {
+            *view = true;
+        }
+        assert_eq!(views.time(), Some((2.0, TimeSource::CostModel)));
     }
 
     /// A kernel's own time and that of its product alone are two, and say so.
@@ -223,8 +233,9 @@ mod tests {
             |start: &str| text.lines().find(|line| line.trim_start().starts_with(start)).unwrap().to_owned();
         assert!(line("3 ").contains("~75.0 %"), "{text}");
         assert_eq!(line("6 ").split_whitespace().nth(1), Some("?"));
-        let heading = "steps: share of 48.0 us as predicted (~ libtorch's calls by themselves, ? not known and left out), how near the";
-        assert_eq!(line("steps"), heading);
+        let heading = "steps: share of 48.0 us as predicted (1 of 8 steps from measured products, ~ libtorch's calls by themselves, ? not \
+                       known and left out), how near the machine's limits (mem memory), bytes";
+        assert!(text.replace("\n  ", " ").contains(heading), "{text}");
         let goes = "time: libtorch 75.0 % in 2 steps (1 measured by itself, 1 not known), pointwise 25.0 % in 6 steps at";
         assert!(line("time").starts_with(goes), "{text}");
         let page = plan.html("a model");

@@ -55,7 +55,7 @@ fn recognised_of(model: Attend, kind: Kind, make: fn(Kind) -> Vec<Tensor>) -> us
     assert!(fused.stats().eager_calls.is_empty());
     let x = make(kind);
     let plan = fused.explain_with(&x, |model, x| model(x)).unwrap();
-    plan.text(false).matches("libtorch attention aten::matmul").count()
+    plan.text(false).matches("libtorch attention (aten::matmul").count()
 }
 
 fn future() -> Tensor {

@@ -51,6 +51,7 @@ fn a_sweep_is_timed_for_each_batch_and_drawn() {
         assert_eq!(page.matches(&format!("<title>{line}, batch ")).count(), 2, "{line}");
     }
     assert!(page.contains("<th>launches</th>"));
+    assert!(page.contains("<small>0.5</small>") && page.contains("title=\"fused, up to 0.5 ulp: "));
     // What would take part is said once, not for each batch.
     assert_eq!(said.matches("peers: TorchScript alone; --python python3 adds").count(), 1, "{said}");
     assert_eq!(page.matches("aria-label=\"Bytes held over a call, fused and eager\"").count(), 2);
@@ -77,6 +78,7 @@ fn peers_are_timed_where_a_python_has_them() {
     let (status, said) = run(Some(folder.path()), &[&args[..], &["--batch", "1,8"]].concat());
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(page().matches("<title>inductor, batch ").count(), 2);
+    assert!([1, 8].iter().all(|batch| said.contains(&format!("mlp8x1024-tiny x {batch} on "))), "{said}");
     assert_eq!(said.matches("xla is not timed").count(), 1, "{said}");
 }
 

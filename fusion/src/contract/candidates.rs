@@ -176,10 +176,10 @@ impl Choice {
 }
 
 /// What would change the choice of libtorch's call for a product that was measured.
-const MEASURED: &str = "nothing that was measured: libtorch's call takes less time; `Products::Generated` takes a kernel nevertheless";
+const MEASURED: &str = "nothing that was measured: libtorch's call takes less time; `generated` products (`Options::products`, `--products`) take a kernel nevertheless";
 
 /// The same for one that was not.
-const PREDICTED: &str = "nothing that the cost model knows: libtorch's call is predicted to take less time; `Products::Measured` measures it";
+const PREDICTED: &str = "nothing that the cost model knows: libtorch's call is predicted to take less time; on the machine itself, `measured` products (`Options::products`, `--products`) are timed";
 
 /// Bytes of operands that may be packed always: libtorch's products take as much for their own.
 const FREE_BYTES: u64 = 1 << 20;

@@ -7,12 +7,16 @@ use std::fmt;
 pub(crate) enum MatchFailure {
     /// Elements of other types, or of several.
     ElementTypes,
+    /// Elements of other types than the halves that a GPU multiplies.
+    HalfTypes,
     /// An operand or a result that is a vector.
     Vector,
     /// Tensors that lie at no fixed strides, or at others than templates are for.
     Strides,
     /// Sizes, of which some are too large.
     Sizes,
+    /// Fewer columns, or fewer elements to a sum, than a kernel moves at a time.
+    Small,
     /// Packed operands and partial sums that take at least so many bytes, of at most so many.
     Memory { least: u64, most: u64 },
     /// It is on a device that no kernels for it are generated for.
@@ -26,12 +30,22 @@ impl MatchFailure {
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             MatchFailure::ElementTypes => "operands and results of one floating-point type",
+            MatchFailure::HalfTypes => {
+                "operands and results of f16 or bf16: a model of one of these, as `--dtype bf16` makes it"
+            }
             MatchFailure::Vector => "a matrix of one row or column in the place of the vector",
             MatchFailure::Strides => "operands whose rows or columns are contiguous",
             MatchFailure::Sizes => "smaller tensors, or a product of several parts",
+            MatchFailure::Small => {
+                "nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors"
+            }
             MatchFailure::Memory { .. } => "a larger `Options::workspace_bytes`, or fewer rows at a time",
-            MatchFailure::Device => "a CPU, or a GPU and an element type that products are generated for",
-            MatchFailure::Library => "another `Options::products` than `Products::Library`",
+            MatchFailure::Device => {
+                "a CPU, or on a GPU with `wgmma` (compute capability 9.0) an operator other than a convolution of groups or a transposed one"
+            }
+            MatchFailure::Library => {
+                "another choice of products than `library` (`Options::products`, `--products`)"
+            }
         }
     }
 }
@@ -46,9 +60,11 @@ impl fmt::Display for MatchFailure {
                 );
             }
             MatchFailure::ElementTypes => "no kernel takes its element types",
+            MatchFailure::HalfTypes => "on a GPU kernels for it are generated of f16 and bf16 alone",
             MatchFailure::Vector => "no kernel computes products of a vector",
             MatchFailure::Strides => "no kernel takes the strides at which its tensors lie",
-            MatchFailure::Sizes => "no kernel takes its sizes",
+            MatchFailure::Sizes => "no kernel takes so large sizes",
+            MatchFailure::Small => "no kernel takes so small sizes",
             MatchFailure::Device => "no kernel for it is generated for its device",
             MatchFailure::Library => "the option for products leaves it to libtorch",
         };

@@ -87,7 +87,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<
         out: result,
     };
     let is_empty = product.batch.iter().chain([&m, &n, &k]).any(|&size| size <= 0);
-    if is_empty { Err(MatchFailure::Sizes) } else { Ok(product.folded()) }
+    if is_empty { Err(MatchFailure::Small) } else { Ok(product.folded()) }
 }
 
 /// The kind of all operands of a node, and of its result.

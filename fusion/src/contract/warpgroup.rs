@@ -68,11 +68,11 @@ pub(super) fn schedules(
     most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, MatchFailure> {
     if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
-        return Err(MatchFailure::ElementTypes);
+        return Err(MatchFailure::HalfTypes);
     }
     let Product { n, k, .. } = *product;
     if n.min(k) < MIN_EXTENT {
-        return Err(MatchFailure::Sizes);
+        return Err(MatchFailure::Small);
     }
     if !is_copied(&product.a, product.windows.as_ref()) || !is_copied(&product.b, None) {
         return Err(MatchFailure::Strides);

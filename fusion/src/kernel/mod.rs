@@ -300,13 +300,15 @@ fn weight(node: &KNode) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockRefusal {
     /// It reduces other than the rows, or the parts of rows, that the block program stores.
-    #[error("a reduction is an epilogue only of block programs that store whole rows or its parts of rows")]
+    #[error("a reduction is an epilogue only of block programs that store whole rows or parts of rows")]
     Reduction,
     /// It reduces in front of the block program.
     #[error("a reduction is no prologue of a block program")]
     PrologueReduction,
     /// It is a block program itself.
-    #[error("both are block programs, of which neither is prologue or epilogue of the other")]
+    #[error(
+        "both are products, convolutions, attention or operators with kernels of their own, of which a kernel computes one"
+    )]
     Both,
     /// It is a block program, of another grid or other tiles.
     #[error("the block programs divide what they compute into other blocks")]

@@ -100,7 +100,7 @@ impl std::fmt::Display for Verdict {
             }
             Verdict::Norm { separate_us, merged_us } => write!(
                 f,
-                "cut: predicted {merged_us:.1} us with rows normalised in the loads of the product, {separate_us:.1} us in two kernels"
+                "cut: predicted {merged_us:.1} us with rows normalised in the loads of the product, for which no kernel is generated, {separate_us:.1} us in two kernels"
             ),
             Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),

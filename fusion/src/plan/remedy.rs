@@ -19,12 +19,12 @@ impl Verdict {
             ),
             Verdict::Operator(_, why) => return Some(why.remedy.clone()),
             Verdict::Slower { separate_us, merged_us } => format!(
-                "nothing that the cost model knows: one kernel would take {:.1} us more; `Hint::together` makes it nevertheless",
+                "nothing that the cost model knows: one kernel would take {:.1} us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless",
                 merged_us - separate_us
             ),
             Verdict::Norm { separate_us, merged_us } => format!(
-                "nothing that the cost model knows: each block of columns would normalise its rows, which takes {:.1} us more even where \
-                 their statistics take no time",
+                "nothing today: no kernel normalises rows in the loads of a product; each block of columns would do so again, which takes \
+                 {:.1} us more even where statistics of rows take no time",
                 merged_us - separate_us
             ),
             Verdict::Memory => String::from(

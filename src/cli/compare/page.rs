@@ -42,6 +42,8 @@ struct Output<'a> {
 /// Elements whose errors are alike. Heights are in percent, on a logarithmic scale: one of a million is seen.
 struct UlpClass {
     range: String,
+    /// The end of the range, on the axis.
+    label: String,
     eager: i64,
     fused: i64,
     eager_height: f64,
@@ -109,6 +111,11 @@ fn sweep(model: &str, rows: &[&Outcome]) -> Option<String> {
     Some(plot(&format!("{model}: {unit}/s against batch"), &lines))
 }
 
+/// A number of elements with its unit.
+fn elements(&n: &i64) -> String {
+    if n == 1 { String::from("1 element") } else { format!("{n} elements") }
+}
+
 /// A number of bytes with its unit.
 fn size(&n: &u64) -> String {
     bytes(n)
@@ -136,12 +143,38 @@ fn classes(output: &Accuracy) -> Vec<UlpClass> {
         return Vec::new();
     };
     let height = |count: i64| 100.0 * (count as f64 + 1.0).ln() / (most as f64 + 1.0).ln();
-    let class = |(class, (&eager, &fused)): (usize, (&i64, &i64))| UlpClass {
-        range: ULP_CLASSES.get(class).map_or_else(|| String::from("more"), |end| format!("to {end} ulp")),
-        eager,
-        fused,
-        eager_height: height(eager),
-        fused_height: height(fused),
+    let class = |(class, (&eager, &fused)): (usize, (&i64, &i64))| {
+        let (range, label) = match ULP_CLASSES.get(class) {
+            Some(end) => (format!("up to {end} ulp"), end.to_string()),
+            None => (String::from("more ulp"), String::from("more")),
+        };
+        UlpClass { range, label, eager, fused, eager_height: height(eager), fused_height: height(fused) }
     };
     counts().enumerate().map(class).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_errors_have_labels() {
+        let mut eager_ulp = vec![0; ULP_CLASSES.len() + 1];
+        let mut fused_ulp = eager_ulp.clone();
+        (eager_ulp[0], fused_ulp[0], fused_ulp[12]) = (1, 7, 2);
+        let output = Accuracy {
+            output: String::from("f32[8]"),
+            max_abs: 0.0,
+            eager_err: None,
+            fused_err: None,
+            eager_ulp,
+            fused_ulp,
+            difference: None,
+        };
+        let found = classes(&output);
+        let labels: Vec<&str> = found.iter().map(|class| class.label.as_str()).collect();
+        assert_eq!(labels[..5], ["0.5", "1", "2", "4", "8"]);
+        assert_eq!((labels[12], found[12].range.as_str()), ("more", "more ulp"));
+        assert_eq!([elements(&found[0].eager), elements(&found[0].fused)], ["1 element", "7 elements"]);
+    }
 }

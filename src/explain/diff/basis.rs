@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::choices;
-use crate::explain::{Explanation, MachineReport, StepReport};
+use crate::explain::{Explanation, MachineReport, OperatorReport, StepReport, summary};
 
 /// How the times of steps are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,11 @@ impl Basis {
         plan.steps.iter().filter_map(|step| self.us(step)).sum()
     }
 
+    /// Steps of which it is not.
+    pub(super) fn unknown(self, plan: &Explanation) -> usize {
+        plan.steps.iter().filter(|step| self.us(step).is_none()).count()
+    }
+
     /// What this sum is called.
     pub(super) fn total(self) -> &'static str {
         match self {
@@ -56,7 +61,29 @@ pub(super) fn notes(old: &Explanation, new: &Explanation) -> Vec<String> {
     let made_with: Vec<String> = machines(old, new).into_iter().chain(types(old, new)).collect();
     // Other types and other figures of a machine have other times by themselves.
     let measured = if made_with.is_empty() { choices::note(old, new) } else { None };
-    profile.into_iter().chain(made_with).chain(measured).collect()
+    models(old, new).into_iter().chain(profile).chain(made_with).chain(measured).collect()
+}
+
+/// Where fewer than half of the operators of one plan are in the other: by their modules and names, or where one names no modules, by
+/// their names.
+fn models(old: &Explanation, new: &Explanation) -> Option<String> {
+    let has_modules =
+        [old, new].into_iter().all(|plan| plan.operators.iter().any(|op| !op.module.is_empty()));
+    let counted = |plan: &Explanation| {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for OperatorReport { operator, module, .. } in &plan.operators {
+            let module = if has_modules { module } else { "" };
+            *counts.entry(format!("{module}: {}", summary::short(operator))).or_default() += 1;
+        }
+        counts
+    };
+    let (before, now) = (counted(old), counted(new));
+    let both: usize =
+        now.iter().map(|(name, &count)| count.min(before.get(name).copied().unwrap_or(0))).sum();
+    let all = old.operators.len().min(new.operators.len());
+    (2 * both < all).then(|| {
+        format!("{both} of {all} operators are in both plans: these may be plans of different models")
+    })
 }
 
 /// Figures of the machine from which times are predicted.
@@ -145,6 +172,31 @@ mod tests {
         shorter.steps.pop();
         assert_eq!(shorter.diff(&plain).gone[0].us, Some(2.0));
         assert_eq!(shorter.diff(&measured).gone[0].us, Some(5.0));
+    }
+
+    #[test]
+    fn plans_of_different_models_say_so() {
+        let with = |operators: &[(&str, &str)]| {
+            let mut plan = layers_of_two();
+            plan.operators = (operators.iter().enumerate())
+                .map(|(at, (operator, module))| OperatorReport {
+                    operator: format!("aten::{operator} #{at}"),
+                    module: (*module).to_owned(),
+                    step: None,
+                    left_out: None,
+                })
+                .collect();
+            plan
+        };
+        let old = with(&[("linear", "h.0"), ("gelu", "h.0"), ("linear", "h.1"), ("gelu", "h.1")]);
+        let other = with(&[("conv2d", "stem"), ("relu", "stem"), ("linear", "head")]);
+        let note = "0 of 3 operators are in both plans: these may be plans of different models";
+        assert_eq!(notes(&old, &other), [note]);
+        let fewer = with(&[("linear", "h.0"), ("gelu", "h.0"), ("add", "h.0")]);
+        assert_eq!(notes(&old, &fewer), [""; 0]);
+        // Without modules, names are compared alone.
+        let unnamed = with(&[("linear", ""), ("gelu", ""), ("linear", "")]);
+        assert_eq!(notes(&old, &unnamed), [""; 0]);
     }
 
     #[test]

@@ -11,8 +11,9 @@ const about = at => (plan.steps[at].kind === 'kernel' || plan.steps[at].measured
 const shareOf = at => (times[at] ? about(at) + percent(timeOf(at) / total) : '?');
 const nameOf = at => plan.steps[at].name || plan.steps[at].operator;
 /// An operator without its namespace and position.
-const short = operator => operator.split(' ').filter(word => !word.startsWith('#')).map(word => word.replace(/^aten::/, '')).join(' ');
+const short = operator => operator.replace(/ #\d+/g, '').replace(/(^|[ (])aten::/g, '$1');
 const percent = part => `${(100 * part).toFixed(1)} %`;
 const time = us => (us < 1e4 ? `${us.toFixed(1)} us` : `${(us / 1e3).toFixed(1)} ms`);
 const inBytes = n => (n < 1e4 ? `${n} B` : n < 1e7 ? `${(n / 1e3).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`);
+const counted = (n, name) => `${n} ${name}${n === 1 ? '' : 's'}`;
 const count = n => (n < 1e6 ? `${n}` : n < 1e9 ? `${(n / 1e6).toFixed(1)} million` : `${(n / 1e9).toFixed(2)} billion`);

@@ -122,7 +122,7 @@ function showHelp() {
   const key = (keys, what) => el('tr', {}, el('td', {}, ...keys.flatMap(k => [el('kbd', {}, k), ' '])), el('td', { style: 'white-space:normal;text-align:left' }, what));
   details.replaceChildren(
     el('h2', {}, 'Plan'),
-    el('p', {}, `${plan.ops_captured} operators run as ${plan.kernels_fused} kernels and ${plan.extern_ops} libtorch calls. Click a step for what it computes and why, an edge for why it was not fused, a module to open or close it.`),
+    el('p', {}, `${counted(plan.ops_captured, 'operator')} run as ${counted(plan.kernels_fused, 'kernel')} and ${counted(plan.extern_ops, 'libtorch call')}. Click a step for what it computes and why, an edge for why it was not fused, a module to open or close it.`),
     el('table', {}, key(['/'], 'search; Enter: next step found'), key(['↑', '↓'], 'previous, next step'), key(['←', '→'], 'to a producer, to a consumer'),
       key(['Enter'], 'open or close the module'), key(['Tab'], 'to the heads and rows of a table; Enter sorts, or shows the row'), key(['e', 'c'], 'open all, close all'), key(['+', '−', '0'], 'zoom, fit'),
       key(['1', '–', `${tabs.length}`], 'views'), key(['Esc'], 'clear'))); 

@@ -27,7 +27,7 @@ use super::diff::{AlikeChange, AlikeOneSided};
 use super::limits::{class, limit_sentence, limit_text, limits_text, of_limit, where_time_goes};
 use super::operators::module_of;
 use super::summary::{Alike, alike, short, time};
-use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
+use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes, counted};
 use crate::paths::{common_prefix, folded};
 
 /// One module: its parts share their names.
@@ -160,12 +160,9 @@ fn cuts(plan: &Explanation) -> Vec<Cut> {
     alike(plan).into_iter().map(cut).collect()
 }
 
-/// Modules by one path, `h.*.mlp`, or where their paths are of different lengths by their number.
+/// Modules by one path, `h.*.mlp`, or by a few.
 fn in_short(modules: &BTreeSet<String>) -> String {
-    match folded(modules.iter().map(String::as_str)).as_str() {
-        "*" if modules.len() > 1 => format!("{} modules", modules.len()),
-        path => path.to_owned(),
-    }
+    folded(modules.iter().map(String::as_str))
 }
 
 /// A row of the table of steps.
@@ -265,7 +262,7 @@ fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
     let sums = plan.totals();
     let left_out = match sums.untimed_calls {
         0 => String::new(),
-        calls => format!(", without {calls} libtorch calls of which nothing is known"),
+        calls => format!(", without {} of which nothing is known", counted(calls as u64, "libtorch call")),
     };
     let mut totals = vec![
         (if plan.is_measured() { "measured" } else { "predicted" }, time(sums.us) + &left_out),

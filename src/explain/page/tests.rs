@@ -47,6 +47,7 @@ pub(crate) fn call(operator: &str, predicted_us: Option<f64>) -> StepReport {
         predicted_us,
         measured_us: None,
         result: String::from("f32[4,8]"),
+        view: false,
         reason: None,
         candidates: Vec::new(),
     }

@@ -222,7 +222,7 @@ fn on_a_gpu() {
             online softmax, blocks of 128 x 128 keys, 8 warps, grid [128, 8, 1]
             online softmax, blocks of 128 x 64 keys, 8 warps, grid [128, 8, 1]
         wide heads, 1024
-            no kernel takes its sizes
+            no kernel takes so large sizes
     "#]],
     );
 }

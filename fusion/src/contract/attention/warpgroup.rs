@@ -54,7 +54,7 @@ pub(super) fn schedules(
     most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, MatchFailure> {
     if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
-        return Err(MatchFailure::ElementTypes);
+        return Err(MatchFailure::HalfTypes);
     }
     let members =
         attention.members().filter(|&members| members <= MAX_INSTANCES).ok_or(MatchFailure::Sizes)?;

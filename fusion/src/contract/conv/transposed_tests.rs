@@ -256,7 +256,7 @@ fn others_stay_and_contractions_have_a_reason() {
         })
     };
     let text = Network { channels: 6, filters: 16, groups: 1, size: 5 }.text();
-    let stays = "no kernel takes its sizes";
+    let stays = "no kernel takes so large sizes";
     let packed = |text: &str| packed(text, 2, Products::Generated).1.len();
     assert_eq!(packed(&text), 1);
     let large = text.replace("[2,16,10,10]", "[2,16,14,14]");

@@ -29,7 +29,7 @@ variants!(
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
-variants!(MatchFailure: ElementTypes, Vector, Strides, Sizes, Memory, Device, Library);
+variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, Sizes, Small, Memory, Device, Library);
 variants!(NotLowered: Operator, Random, Writes, Tensors, Device, Arguments);
 
 /// Graphs, and by what each is planned.
@@ -823,8 +823,12 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
       outputs %3
     }";
     let on_gpu = text.replace("]\n", "]@cuda:0\n");
+    let warpgroups = Profile::gpu(132, 4200.0).with_warpgroups();
+    let narrow = on_gpu.replace("f32", "bf16").replace(",7]", ",4]");
     for (text, profile, products, why) in [
         (&*on_gpu, Profile::gpu(132, 4200.0), Products::Measured, MatchFailure::Device),
+        (&*on_gpu, warpgroups.clone(), Products::Generated, MatchFailure::HalfTypes),
+        (&*narrow, warpgroups, Products::Generated, MatchFailure::Small),
         (text, Profile::host(2), Products::Library, MatchFailure::Library),
     ] {
         assert_eq!(left_to_libtorch(text, &profile, products), [why.to_string()], "{text}");
