@@ -107,7 +107,7 @@ mod tests {
         let gpu = Profile::gpu(132, 4200.0).with_clusters().with_warpgroups();
         let found = [8192, 512, 64].map(|rows| verdict(rows, &gpu)).join("\n");
         expect_test::expect![[r#"
-            cut: predicted 150.5 us with rows normalised in the loads of the product, 120.4 us in two kernels
+            cut: predicted 150.5 us with rows normalised in the loads of the product, for which no kernel is generated, 120.4 us in two kernels
             cut: a reduction is no prologue of a block program
             cut: a reduction is no prologue of a block program"#]]
         .assert_eq(&found);

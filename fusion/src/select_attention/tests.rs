@@ -445,7 +445,7 @@ fn causal_attention_becomes_one_call() {
             graph {
               origin 0 "aten::matmul #0"
               origin 1 "aten::matmul #4"
-              origin 2 "attention aten::matmul #0 to aten::matmul #4"
+              origin 2 "attention (aten::matmul #0 .. aten::matmul #4)"
               %0 = input 0 : f32[2,3,5,8]
               %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
               %2 = input 2 : f32[2,3,5,8]
@@ -466,7 +466,7 @@ fn a_mask_that_keeps_something_of_each_row_is_given() {
             graph {
               origin 0 "aten::matmul #0"
               origin 1 "aten::matmul #4"
-              origin 2 "attention aten::matmul #0 to aten::matmul #4"
+              origin 2 "attention (aten::matmul #0 .. aten::matmul #4)"
               %0 = input 0 : f32[2,3,5,8]
               %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
               %2 = input 2 : f32[2,3,5,8]

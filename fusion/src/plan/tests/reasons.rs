@@ -93,11 +93,13 @@ fn every_reason_appears() {
         BlockRefusal::SeveralResults: an epilogue of one of the results
         BlockRefusal::Tiles: fewer operands in the neighbour, or a device with more shared memory
         BlockRefusal::WritesOperand: a kernel that writes results alone
-        MatchFailure::Device: a CPU, or a GPU and an element type that products are generated for
+        MatchFailure::Device: a CPU, or on a GPU with `wgmma` (compute capability 9.0) an operator other than a convolution of groups or a transposed one
         MatchFailure::ElementTypes: operands and results of one floating-point type
-        MatchFailure::Library: another `Options::products` than `Products::Library`
+        MatchFailure::HalfTypes: operands and results of f16 or bf16: a model of one of these, as `--dtype bf16` makes it
+        MatchFailure::Library: another choice of products than `library` (`Options::products`, `--products`)
         MatchFailure::Memory: a larger `Options::workspace_bytes`, or fewer rows at a time
         MatchFailure::Sizes: smaller tensors, or a product of several parts
+        MatchFailure::Small: nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors
         MatchFailure::Strides: operands whose rows or columns are contiguous
         MatchFailure::Vector: a matrix of one row or column in the place of the vector
         Refusal::Devices: tensors on one device
@@ -116,8 +118,8 @@ fn every_reason_appears() {
         Verdict::Library: a kernel for aten::cumsum: an operator of one's own that launches one, registered with `Operator`, or operators that have a lowering in its place
         Verdict::Limit: no `Options::max_rewrites`, or a larger one
         Verdict::Memory: a larger `Options::workspace_bytes`, up to which a call may hold more than eager does
-        Verdict::Norm: nothing that the cost model knows: each block of columns would normalise its rows, which takes 30.8 us more even where their statistics take no time
-        Verdict::Slower: nothing that the cost model knows: one kernel would take 34950.3 us more; `Hint::together` makes it nevertheless"#]].assert_eq(&remedies.join("\n"));
+        Verdict::Norm: nothing today: no kernel normalises rows in the loads of a product; each block of columns would do so again, which takes 30.8 us more even where statistics of rows take no time
+        Verdict::Slower: nothing that the cost model knows: one kernel would take 34950.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless"#]].assert_eq(&remedies.join("\n"));
 }
 
 /// The variants of reasons that plans gave.
@@ -448,8 +450,8 @@ fn products_and_their_neighbours(seen: &mut Seen) {
           outputs %3, %5
         }",
         expect![[r#"
-            cut: a reduction is an epilogue only of block programs that store whole rows or its parts of rows
-            cut: both are block programs, of which neither is prologue or epilogue of the other
+            cut: a reduction is an epilogue only of block programs that store whole rows or parts of rows
+            cut: both are products, convolutions, attention or operators with kernels of their own, of which a kernel computes one
             fused
             fused as an epilogue"#]],
     );
@@ -476,7 +478,7 @@ fn products_and_their_neighbours(seen: &mut Seen) {
           outputs %4
         }",
         expect![[r#"
-            cut: predicted 884.6 us with rows normalised in the loads of the product, 853.8 us in two kernels
+            cut: predicted 884.6 us with rows normalised in the loads of the product, for which no kernel is generated, 853.8 us in two kernels
             fused"#]],
     );
     seen.said_of_products(
