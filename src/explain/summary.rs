@@ -182,7 +182,7 @@ fn basis(plan: &Explanation) -> Option<String> {
 fn limit_heading(plan: &Explanation) -> String {
     let found: Vec<&str> =
         plan.steps.iter().filter_map(|step| of_limit(plan, step)).map(|of| of.bound.short()).collect();
-    let legend = [("mem", "mem memory"), ("ops", "ops arithmetic")];
+    let legend = [("mem", "mem: memory"), ("ops", "ops: arithmetic")];
     let legend: Vec<&str> =
         legend.into_iter().filter(|(short, _)| found.contains(short)).map(|(_, text)| text).collect();
     if legend.is_empty() {
@@ -722,7 +722,7 @@ mod tests {
     fn a_heading_says_what_times_rest_on_and_what_limits_are() {
         let mut plan = crate::explain::page::tests::layers_of_two();
         let line = |plan: &Explanation| heading(plan, "steps", Style { width: 500, ..Style::PLAIN });
-        let said = "steps: share of 16.0 us as predicted by the cost model, how near the machine's limits (mem memory), bytes\n";
+        let said = "steps: share of 16.0 us as predicted by the cost model, how near the machine's limits (mem: memory), bytes\n";
         assert_eq!(line(&plan), said);
         plan.steps[0] = crate::explain::page::tests::call("aten::mm #0", None);
         if let StepReport::Extern { candidates, .. } = &mut plan.steps[0] {

@@ -234,7 +234,7 @@ mod tests {
         assert!(line("3 ").contains("~75.0 %"), "{text}");
         assert_eq!(line("6 ").split_whitespace().nth(1), Some("?"));
         let heading = "steps: share of 48.0 us as predicted (1 of 8 steps from measured products, ~ libtorch's calls by themselves, ? not \
-                       known and left out), how near the machine's limits (mem memory), bytes";
+                       known and left out), how near the machine's limits (mem: memory), bytes";
         assert!(text.replace("\n  ", " ").contains(heading), "{text}");
         let goes = "time: libtorch 75.0 % in 2 steps (1 measured by itself, 1 not known), pointwise 25.0 % in 6 steps at";
         assert!(line("time").starts_with(goes), "{text}");

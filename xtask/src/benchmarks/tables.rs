@@ -7,6 +7,7 @@ const H200: Machine = Machine {
     files: &["h200_2026-11-21", "h200_2026-11-22", "h200_2026-11-27", "h200_2026-11-28"],
 };
 const CPU: Machine = Machine { short: "CPU", files: &["cpu_2026-11-23_amx", "cpu_2026-11-28"] };
+const ZEN4: Machine = Machine { short: "CPU, Zen 4", files: &["cpu_2026-11-29_zen4"] };
 const SLOW_CPU: Machine = Machine { short: "CPU, 2.06 GHz", files: &["cpu_2026-11-23"] };
 
 /// The name and the shape of rows (all shapes where it is empty), and their label; `{0}` is the shape's first part.
@@ -419,6 +420,6 @@ pub(super) const HEADLINES: [(&str, &str); 4] = [
 pub(super) const PREDICTIONS: &[(&Machine, &str, &str, &str)] = &[
     (&H200, "gpt2", "bf16", "GPT-2, 8 × 1024"),
     (&H200, "resnet50", "bf16", "ResNet-50, 64 images"),
-    (&CPU, "gpt2", "f32", "GPT-2, 1 × 128"),
-    (&CPU, "resnet50", "f32", "ResNet-50, one image"),
+    (&ZEN4, "gpt2", "f32", "GPT-2, 1 × 128"),
+    (&ZEN4, "resnet50", "f32", "ResNet-50, one image"),
 ];
