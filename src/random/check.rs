@@ -158,6 +158,8 @@ fn check_in_turn<S: Subject>(
             break;
         }
         if events.exchanges && at == 2 && given.is_none() && !program.is_given_parameters() {
+            // A result may be a parameter: one that lives on elsewhere is exchanged unseen, until an audit.
+            (earlier, returned) = (None, Returned::default());
             held.exchange(program, draw)?;
         }
         if events.clears && at + 1 == draws.len() {
