@@ -158,6 +158,24 @@ fn advice(error: &tilefuse_fusion::FunctionalizeError) -> &'static str {
     }
 }
 
+impl From<tilefuse_block::VerifyError> for Error {
+    fn from(error: tilefuse_block::VerifyError) -> Error {
+        Error::Invalid(Box::new(error))
+    }
+}
+
+impl From<tilefuse_block::interp::InterpError> for Error {
+    fn from(error: tilefuse_block::interp::InterpError) -> Error {
+        Error::Interpret(Box::new(error))
+    }
+}
+
+impl From<tilefuse_block::tiles::BuildError> for Error {
+    fn from(error: tilefuse_block::tiles::BuildError) -> Error {
+        Error::Build(Box::new(error))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tilefuse_fusion::FunctionalizeError as E;
@@ -191,23 +209,5 @@ mod tests {
             aten::add_ #3: writes memory that another input or parameter shares: pass copies of the inputs, or write a copy
             aten::add_ #3: addresses memory outside its tensor: take the view of the tensor that owns the memory
             output 1 shares memory with another tensor in a way that strides do not express: return a copy"#]].assert_eq(&reasons.join("\n"));
-    }
-}
-
-impl From<tilefuse_block::VerifyError> for Error {
-    fn from(error: tilefuse_block::VerifyError) -> Error {
-        Error::Invalid(Box::new(error))
-    }
-}
-
-impl From<tilefuse_block::interp::InterpError> for Error {
-    fn from(error: tilefuse_block::interp::InterpError) -> Error {
-        Error::Interpret(Box::new(error))
-    }
-}
-
-impl From<tilefuse_block::tiles::BuildError> for Error {
-    fn from(error: tilefuse_block::tiles::BuildError) -> Error {
-        Error::Build(Box::new(error))
     }
 }

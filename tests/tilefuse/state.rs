@@ -110,13 +110,16 @@ fn calls_of_tensors_of_the_model_are_compared_too() {
     }
 }
 
+/// What a model reads of its weight.
+type Read = fn(&Tensor) -> f64;
+
 /// What a model reads on the host of what it computes of its weights is a copy that no operator reads.
 #[test]
 fn values_are_read_out_of_what_is_computed_of_weights() {
     for device in devices() {
         let _no_grad = tch::no_grad_guard();
         let x = ones(&[8], 1.0, device);
-        let reads: [(bool, fn(&Tensor) -> f64); 6] = [
+        let reads: [(bool, Read); 6] = [
             (true, |w| f64::try_from(w).unwrap()),
             (true, |w| f64::try_from(w.sum(Kind::Float)).unwrap()),
             (true, |w| i64::try_from(w * 100.0).unwrap() as f64),

@@ -829,7 +829,7 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
     let narrow = on_gpu.replace("f32", "bf16").replace(",7]", ",4]");
     for (text, profile, products, why) in [
         (&*on_gpu, Profile::gpu(132, 4200.0), Products::Measured, MatchFailure::Device),
-        (&*on_gpu, warpgroups.clone(), Products::Generated, MatchFailure::HalfTypes),
+        (&*on_gpu, warpgroups, Products::Generated, MatchFailure::HalfTypes),
         (&*narrow, warpgroups, Products::Generated, MatchFailure::Small),
         (text, Profile::host(2), Products::Library, MatchFailure::Library),
     ] {
