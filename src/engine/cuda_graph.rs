@@ -256,17 +256,24 @@ impl PlanGraph {
     fn fits(&self, stream: *mut c_void, params: &[*mut c_void], inputs: &[*mut c_void]) -> bool {
         let bound =
             |&(input, address): &(usize, usize)| inputs.get(input).is_some_and(|&p| p as usize == address);
+        // A signature keeps the least alignment, and a graph's copies and libtorch's kernels were chosen by that of one call.
+        let aligned = |staged: &Staged| {
+            let misaligned = |address: usize| address % INPUT_ALIGNMENT;
+            let same = |p: &*mut c_void| misaligned(*p as usize) == misaligned(staged.address);
+            inputs.get(staged.input).is_some_and(same)
+        };
         self.stream == stream as usize
             && self.params.len() == params.len()
             && self.params.iter().zip(params).all(|(&a, &b)| a == b as usize)
             && self.bound.iter().all(bound)
+            && self.staged.iter().all(aligned)
     }
 
     /// Queues the graph; gives the results that it copies, by their positions among the outputs.
     ///
     /// # Safety
     /// `stream` is the live stream that the graph was captured for, and `inputs` are the addresses of inputs of the
-    /// plan's signature, in live memory.
+    /// plan's signature, in live memory, that the graph fits.
     pub(crate) unsafe fn launch(
         &self,
         inputs: &[*mut c_void],

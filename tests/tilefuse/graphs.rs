@@ -1,7 +1,7 @@
 //! CUDA graphs of plans: what a call returns and writes is what it is without them.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{CudaGraphs, Fused, Options};
+use tilefuse::{Audit, CudaGraphs, Fused, Options};
 
 const DEVICE: Device = Device::Cuda(0);
 
@@ -58,6 +58,25 @@ fn same<M: Fn(&[Tensor]) -> Vec<Tensor> + Copy>(model: M, inputs: &dyn Fn() -> V
 fn layers(x: &[Tensor]) -> Vec<Tensor> {
     let y = x[0].matmul(&x[1]).gelu("none").softmax(-1, Kind::Float);
     vec![y.matmul(&x[1]) + &x[0], y.sum_dim_intlist(0i64, false, Kind::Float), y.transpose(0, 1)]
+}
+
+/// A plan for inputs of any alignment takes aligned ones too: a graph that is captured with these copies wider words.
+#[test]
+fn a_graph_of_an_aligned_input_takes_no_other() {
+    if !device() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let options = Options { cuda_graphs: CudaGraphs::Always, audit: Audit::Never, ..Options::default() };
+    let fused = tilefuse::fuse_with(|x: &[Tensor]| vec![(&x[0] * 2.0).tanh()], options);
+    let memory = draw(&[40]);
+    for first in [1, 0, 4, 0, 1, 3, 0, 1, 4] {
+        let x = memory.narrow(0, first, 32);
+        let ours = fused.call(&[x.shallow_clone()]).unwrap();
+        assert!(ours[0].allclose(&(&x * 2.0).tanh(), 1e-5, 1e-6, false), "from element {first}");
+    }
+    let stats = fused.stats();
+    assert!(stats.compiles == 1 && stats.graph_calls > 4, "{stats:?}");
 }
 
 #[test]
