@@ -34,6 +34,7 @@ mod mixer;
 mod mlp;
 mod mobilenet;
 mod resnet;
+mod swin;
 mod unet;
 mod vision;
 mod vit;
@@ -51,6 +52,7 @@ pub use mixer::{Mixer, MixerConfig, mixer};
 pub use mlp::{Mlp, MlpConfig, mlp};
 pub use mobilenet::{MobileNetV2, MobileNetV2Config, mobilenet_v2};
 pub use resnet::{Block, ResNet, ResNetConfig, resnet, resnet18, resnet50};
+pub use swin::{Swin, SwinConfig, swin};
 pub use unet::{
     AttentionBlock, DownBlock, ResnetBlock, TimestepEmbedding, UNet, UNetConfig, UpBlock, timestep_embedding,
     unet,

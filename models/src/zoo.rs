@@ -8,8 +8,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::{
     Attention, BertConfig, Block, Error, Gpt2Config, LlamaConfig, MixerConfig, MlpConfig, MobileNetV2Config,
-    ResNetConfig, UNetConfig, VitConfig, bert, gpt2, kernels, llama, mixer, mlp, mobilenet_v2, resnet, unet,
-    vision, vit,
+    ResNetConfig, SwinConfig, UNetConfig, VitConfig, bert, gpt2, kernels, llama, mixer, mlp, mobilenet_v2,
+    resnet, swin, unet, vision, vit,
 };
 
 /// A model in evaluation mode, as a function from tensors to tensors.
@@ -249,6 +249,8 @@ const BERT_GPU: &[Case] = &[
 ];
 const VIT_CPU: &[Case] = &[Case::f32("vit_b_16_b1", &[InputSpec::float(&[1, 3, 224, 224])])];
 const VIT_GPU: &[Case] = &[Case::bf16("vit_b_16_fwd_bf16_b64", &[InputSpec::float(&[64, 3, 224, 224])])];
+const SWIN_CPU: &[Case] = &[Case::f32("swin_t_b1", &[InputSpec::float(&[1, 3, 224, 224])])];
+const SWIN_GPU: &[Case] = &[Case::bf16("swin_t_fwd_bf16_b64", &[InputSpec::float(&[64, 3, 224, 224])])];
 const RESNET18_CPU: &[Case] = &[Case::f32("resnet18_b1", &[InputSpec::float(&[1, 3, 224, 224])])];
 const RESNET18_GPU: &[Case] = &[Case::bf16("resnet18_fwd_bf16_b64", &[InputSpec::float(&[64, 3, 224, 224])])];
 const RESNET50_CPU: &[Case] = &[Case::f32("resnet50_b1", &[InputSpec::float(&[1, 3, 224, 224])])];
@@ -330,6 +332,9 @@ const MODELS: &[ZooEntry] = &[
     }),
     entry!("vit_b_16-sdpa", "ViT-B/16, scaled_dot_product_attention", 1, VIT_CPU, VIT_GPU, |p| {
         module(vit(p, &VitConfig::b_16().attention(Attention::Sdpa)))
+    }),
+    entry!("swin_t", "Swin-T, shifted windows of 7 × 7 patches", 1, SWIN_CPU, SWIN_GPU, |p| {
+        module(swin(p, &SwinConfig::tiny_224()))
     }),
     entry!("mixer_b_16", "MLP-Mixer B/16", 1, MIXER_CPU, MIXER_GPU, |p| {
         module(mixer(p, &MixerConfig::b_16()))
@@ -413,6 +418,9 @@ const TINY_MODELS: &[ZooEntry] = &[
         &[],
         |p| { module(vit(p, &VitConfig::tiny().attention(Attention::Sdpa))) }
     ),
+    entry!("swin_t-tiny", "Swin of two stages of two blocks", 1, IMAGES_TINY, &[], |p| {
+        module(swin(p, &SwinConfig::tiny()))
+    }),
     entry!("mixer_b_16-tiny", "MLP-Mixer of two blocks", 1, IMAGES_TINY, &[], |p| {
         module(mixer(p, &MixerConfig::tiny()))
     }),

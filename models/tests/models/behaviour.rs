@@ -181,6 +181,7 @@ fn parameters_are_as_many_as_published() {
     };
     assert_eq!(count(&|p| drop(mobilenet_v2(p, &MobileNetV2Config::standard()))), 3_504_872);
     assert_eq!(count(&|p| drop(vit(p, &VitConfig::b_16()))), 86_567_656);
+    assert_eq!(count(&|p| drop(swin(p, &SwinConfig::tiny_224()))), 28_288_354);
     assert_eq!(count(&|p| drop(mixer(p, &MixerConfig::b_16()))), 59_880_472);
     assert_eq!(count(&|p| drop(bert(p, &BertConfig::base()))), 109_482_240);
     assert_eq!(count(&|p| drop(gpt2(p, &Gpt2Config::small()))), 124_439_808);
