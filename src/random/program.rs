@@ -117,24 +117,34 @@ impl OpCall {
         EXTREMA.contains(&name) || BOUNDS.contains(&self.name.as_str())
     }
 
-    /// Whether it reads memory that it writes in no certain order: on a GPU, where it is not elementwise.
-    fn races(&self, tensors: &[&Tensor]) -> Result<bool, Error> {
+    /// Copies of operands, by position, that share memory with what it writes, where it writes elements in no certain order beside reading
+    /// them: on a GPU.
+    fn operands_apart(&self, tensors: &[&Tensor]) -> Result<HashMap<usize, Tensor>, Error> {
         let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
         let written = match overload {
-            "out" => tensors.len().saturating_sub(1),
-            _ if UNORDERED.contains(&op) => 0,
-            _ => return Ok(false),
+            "out" => self.args.len().saturating_sub(1)..self.args.len(),
+            // The running statistics.
+            _ if op == "batch_norm" && self.writes() => 3..5,
+            _ if UNORDERED.contains(&op) => 0..1,
+            _ => return Ok(HashMap::new()),
         };
-        let Some(target) = tensors.get(written).filter(|target| target.device().is_cuda()) else {
-            return Ok(false);
-        };
-        let memory = Meta::of(target)?.storage;
-        for (at, other) in tensors.iter().enumerate() {
-            if at != written && memory != 0 && other.defined() && Meta::of(other)?.storage == memory {
-                return Ok(true);
+        let arguments = self.args.iter().enumerate();
+        let is_written =
+            arguments.flat_map(|(at, arg)| arg.tensors().map(move |_| at)).map(|at| written.contains(&at));
+        let mut memory = Vec::new();
+        let mut operands = Vec::new();
+        for ((at, &tensor), is_written) in tensors.iter().enumerate().zip(is_written) {
+            if !tensor.defined() || !tensor.device().is_cuda() {
+                continue;
             }
+            let storage = Meta::of(tensor)?.storage;
+            if is_written { memory.push(storage) } else { operands.push((at, tensor, storage)) }
         }
-        Ok(false)
+        operands.retain(|(.., storage)| *storage != 0 && memory.contains(storage));
+        operands
+            .into_iter()
+            .map(|(at, tensor, _)| Ok((at, tensor.f_detach_copy().map_err(|e| Error::Torch(e.to_string()))?)))
+            .collect()
     }
 
     /// The values that it reads.
@@ -412,9 +422,9 @@ impl OpCall {
             .iter()
             .map(|id| env.get(id).ok_or_else(|| unknown(*id)))
             .collect::<Result<Vec<_>, _>>()?;
-        if self.races(&tensors)? {
-            return Err(Error::Torch(format!("{} reads what it writes, in no certain order", self.name)));
-        }
+        let apart = self.operands_apart(&tensors)?;
+        let tensors: Vec<&Tensor> =
+            tensors.into_iter().enumerate().map(|(at, tensor)| apart.get(&at).unwrap_or(tensor)).collect();
         let results = match (call.run(&tensors), mode) {
             // What a call writes to narrow copies would be lost.
             (Err(error), Mode::Double(_) | Mode::Noisy(_) | Mode::Bounded(_)) if !self.writes() => {

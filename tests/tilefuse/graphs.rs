@@ -68,12 +68,13 @@ fn a_graph_of_an_aligned_input_takes_no_other() {
     }
     let _no_grad = tch::no_grad_guard();
     let options = Options { cuda_graphs: CudaGraphs::Always, audit: Audit::Never, ..Options::default() };
-    let fused = tilefuse::fuse_with(|x: &[Tensor]| vec![(&x[0] * 2.0).tanh()], options);
+    let model = |x: &[Tensor]| vec![(&x[0] * 2.0).tanh().cumsum(0, Kind::Float).neg()];
+    let fused = tilefuse::fuse_with(model, options);
     let memory = draw(&[40]);
     for first in [1, 0, 4, 0, 1, 3, 0, 1, 4] {
         let x = memory.narrow(0, first, 32);
         let ours = fused.call(&[x.shallow_clone()]).unwrap();
-        assert!(ours[0].allclose(&(&x * 2.0).tanh(), 1e-5, 1e-6, false), "from element {first}");
+        assert!(ours[0].allclose(&model(&[x])[0], 1e-4, 1e-5, false), "from element {first}");
     }
     let stats = fused.stats();
     assert!(stats.compiles == 1 && stats.graph_calls > 4, "{stats:?}");
