@@ -42,10 +42,10 @@ impl Hints {
 
     /// The patterns of the hints by which two operators of these origins may not be in one kernel.
     pub(crate) fn separating(&self, a: Option<u32>, b: Option<u32>) -> Option<String> {
-        let regions = [a, b].map(|origin| self.separate.get(&origin?));
-        if regions[0] == regions[1] {
+        if self.allow(a, b) {
             return None;
         }
+        let regions = [a, b].map(|origin| self.separate.get(&origin?));
         let mut patterns: Vec<&str> = regions
             .into_iter()
             .flatten()
