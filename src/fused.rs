@@ -257,7 +257,7 @@ impl Engine {
             "where the model fails by itself, too, mend it, else report it as a defect of Tilefuse";
         let reason = match run.map(|outputs| outputs.into_iter().next()) {
             Ok(Some(output)) => return Some(output),
-            Ok(None) => String::from("the plan has no result: report it as a defect of Tilefuse"),
+            Ok(None) => format!("the plan has no result: {}", crate::error::DEFECT),
             Err(error) => format!("the plan failed: {error}: {ADVICE}"),
         };
         if self.count(reason.clone()) {
