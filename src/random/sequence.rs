@@ -27,7 +27,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Those of a seed; most have none.
+    /// Those of a seed; a third have none.
     pub(super) fn of(seed: u64) -> Events {
         let mut rng = Rng::new(seed ^ EVENTS);
         let mut chance = |part| rng.chance(part);

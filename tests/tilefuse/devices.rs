@@ -10,7 +10,7 @@ use crate::common::{DEVICE_VARIABLE, has_gpu, on_cpu};
 
 /// Modules about processors, files or the program's output, whose tests run on the CPU alone. Those of the others ask
 /// [`crate::common::device`].
-const ON_THE_CPU: [&str; 20] = [
+const ON_THE_CPU: [&str; 19] = [
     // An index out of range in a kernel of libtorch's ends what a process can do on a GPU.
     "bounds",
     "browser",
@@ -20,7 +20,6 @@ const ON_THE_CPU: [&str; 20] = [
     "conv_transposed",
     "devices",
     "errors",
-    "groups",
     "hand",
     "kernels",
     "lowered",
