@@ -70,8 +70,9 @@ fn tests_pass_on_the_gpu() {
     }
     let modules = Mutex::new(modules().into_iter());
     let failed = Mutex::new(Vec::new());
+    let processes = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(8);
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        for _ in 0..processes {
             scope.spawn(|| {
                 loop {
                     let Some(module) = modules.lock().unwrap().next() else { break };
