@@ -168,21 +168,51 @@ fn list(kinds: &[Elem]) -> String {
     names.join(", ")
 }
 
+/// What a launch compares of a tensor. It is copied from place to place on the way to a launch, and is a fifth of a
+/// [`Meta`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    pub(super) flags: Flags,
+    pub(super) dtype: i8,
+    pub(super) device: DeviceId,
+    /// The address of the first element.
+    pub(super) data: usize,
+    /// As [`Meta::extent`] has them.
+    start: usize,
+    bytes: usize,
+}
+
+impl Memory {
+    fn of(tensor: &Tensor) -> Result<Memory, Error> {
+        let meta = Meta::of(tensor)?;
+        let extent = meta.extent();
+        Ok(Memory {
+            flags: meta.flags,
+            dtype: meta.dtype,
+            device: meta.device,
+            data: meta.data,
+            start: extent.start,
+            bytes: extent.len(),
+        })
+    }
+
+    /// The bytes from the first element to the last.
+    pub(super) fn extent(&self) -> Range<usize> {
+        self.start..self.start + self.bytes
+    }
+}
+
 /// An argument and what a tensor looks like.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a launch keeps it on the stack, where a box would cost an allocation"
-)]
 pub(super) enum Seen<'a> {
-    Tensor(&'a Tensor, Meta),
+    Tensor(&'a Tensor, Memory),
     Scalar(Literal),
 }
 
 impl<'a> Seen<'a> {
     pub(super) fn of(arg: Arg<'a>) -> Result<Seen<'a>, Error> {
         Ok(match arg {
-            Arg::Tensor(tensor) => Seen::Tensor(tensor, Meta::of(tensor)?),
+            Arg::Tensor(tensor) => Seen::Tensor(tensor, Memory::of(tensor)?),
             Arg::Scalar(literal) => Seen::Scalar(literal),
         })
     }
@@ -196,7 +226,7 @@ impl<'a> Seen<'a> {
 
     fn describe(&self) -> String {
         match self {
-            Seen::Tensor(_, meta) => tensor_name(meta),
+            Seen::Tensor(_, memory) => tensor_name(memory.dtype),
             Seen::Scalar(literal) => format!("{literal} of kind {}", literal.elem),
         }
     }
@@ -270,8 +300,8 @@ pub(super) fn bind(
             (Kind::Elem(elem), Seen::Scalar(literal)) if literal.elem == elem => {
                 bound.words.push(word(*literal))
             }
-            (Kind::Ptr(elem), Seen::Tensor(_, meta)) => {
-                tensor_arg(&mut bound, program, index, (param, elem), meta, grad)?;
+            (Kind::Ptr(elem), Seen::Tensor(_, memory)) => {
+                tensor_arg(&mut bound, program, index, (param, elem), memory, grad)?;
             }
             (_, arg) => return Err(wrong_type(program, index, arg.describe())),
         }
@@ -287,34 +317,34 @@ fn tensor_arg(
     program: &Program,
     index: usize,
     (param, elem): (&Param, Elem),
-    meta: &Meta,
+    memory: &Memory,
     grad: bool,
 ) -> Result<(), LaunchError> {
     let name = || name(program, index);
-    if !meta.flags.is_plain() {
+    if !memory.flags.is_plain() {
         return Err(LaunchError::NotPlain { param: name() });
     }
-    if DType::from_scalar_type(meta.dtype) != DType::Elem(elem) {
-        return Err(wrong_type(program, index, tensor_name(meta)));
+    if DType::from_scalar_type(memory.dtype) != DType::Elem(elem) {
+        return Err(wrong_type(program, index, tensor_name(memory.dtype)));
     }
-    let device = *bound.device.get_or_insert(meta.device);
-    if device != meta.device {
-        let (expected, found) = (device_name(device), device_name(meta.device));
+    let device = *bound.device.get_or_insert(memory.device);
+    if device != memory.device {
+        let (expected, found) = (device_name(device), device_name(memory.device));
         return Err(LaunchError::DeviceMix { param: name(), expected, found });
     }
-    if grad && meta.flags.contains(Flags::REQUIRES_GRAD) {
+    if grad && memory.flags.contains(Flags::REQUIRES_GRAD) {
         return Err(LaunchError::RequiresGrad { param: name() });
     }
-    let bytes = meta.extent();
+    let bytes = memory.extent();
     let found = (bytes.len() / elem.bytes() as usize) as u64;
     if let Some(needed) = param.len.filter(|&needed| needed > found) {
         return Err(LaunchError::TooShort { param: name(), needed, found });
     }
-    if !meta.data.is_multiple_of(param.align as usize) {
-        let found = 1 << meta.data.trailing_zeros();
+    if !memory.data.is_multiple_of(param.align as usize) {
+        let found = 1 << memory.data.trailing_zeros();
         return Err(LaunchError::Misaligned { param: name(), needed: param.align, found });
     }
-    bound.words.push(meta.data as u64);
+    bound.words.push(memory.data as u64);
     bound.spans.push(Span { param: index, bytes, elements: found });
     Ok(())
 }
@@ -341,8 +371,9 @@ pub(crate) fn name(program: &Program, index: usize) -> String {
     value.and_then(|v| v.name.clone()).unwrap_or_else(|| index.to_string())
 }
 
-pub(super) fn tensor_name(meta: &Meta) -> String {
-    match DType::from_scalar_type(meta.dtype) {
+/// A tensor of a `c10::ScalarType`.
+pub(super) fn tensor_name(dtype: i8) -> String {
+    match DType::from_scalar_type(dtype) {
         DType::Elem(elem) => format!("a tensor of {elem}"),
         DType::Other(number) => format!("a tensor of libtorch's dtype {number}"),
     }

@@ -3,10 +3,10 @@
 use tilefuse_block::interp::{self, Buffer};
 use tilefuse_block::{Elem, Kind};
 
-use super::arg::Seen;
+use super::arg::{Memory, Seen};
 use super::{Arg, Grid, Kernel, LaunchError};
 use crate::Error;
-use crate::torch::{GlobalState, Meta};
+use crate::torch::GlobalState;
 
 impl Kernel {
     /// Runs the instances of a grid one after the other in the interpreter, which checks addresses and races between
@@ -53,15 +53,15 @@ impl Kernel {
         for (arg, param) in args.iter().zip(&self.program.params) {
             copies.push(match (arg, self.program.ty(param.value).kind) {
                 (Seen::Scalar(literal), _) => interp::Arg::Scalar(*literal),
-                (Seen::Tensor(_, meta), Kind::Ptr(elem) | Kind::Elem(elem)) => {
-                    interp::Arg::Buffer(copy(meta, elem))
+                (Seen::Tensor(_, memory), Kind::Ptr(elem) | Kind::Elem(elem)) => {
+                    interp::Arg::Buffer(copy(memory, elem))
                 }
             });
         }
         interp::run_with(&self.program, &mut copies, grid, options)?;
         for ((arg, copy), _) in args.iter().zip(&copies).zip(&self.written).filter(|(_, written)| **written) {
-            if let (Seen::Tensor(_, meta), interp::Arg::Buffer(buffer)) = (arg, copy) {
-                write_back(meta, buffer)?;
+            if let (Seen::Tensor(_, memory), interp::Arg::Buffer(buffer)) = (arg, copy) {
+                write_back(memory, buffer)?;
             }
         }
         self.count_writes(args)
@@ -69,8 +69,8 @@ impl Kernel {
 }
 
 /// The elements from a tensor's first to its last.
-fn copy(meta: &Meta, elem: Elem) -> Buffer {
-    let extent = meta.extent();
+fn copy(memory: &Memory, elem: Elem) -> Buffer {
+    let extent = memory.extent();
     let bytes = match extent.len() {
         0 => Vec::new(),
         // SAFETY: the tensor is alive and on the host, and its elements span this memory.
@@ -79,8 +79,8 @@ fn copy(meta: &Meta, elem: Elem) -> Buffer {
     Buffer { elem, bytes, written: None }
 }
 
-fn write_back(meta: &Meta, buffer: &Buffer) -> Result<(), Error> {
-    let extent = meta.extent();
+fn write_back(memory: &Memory, buffer: &Buffer) -> Result<(), Error> {
+    let extent = memory.extent();
     if extent.len() != buffer.bytes.len() {
         return Err(Error::Internal(String::from("a tensor changed while a kernel was interpreted")));
     }

@@ -125,7 +125,7 @@ impl Form {
     fn of(seen: Option<&Seen<'_>>) -> Form {
         match seen {
             None => Form::Absent,
-            Some(Seen::Tensor(_, meta)) => Form::Tensor { aligned: meta.data.is_multiple_of(ALIGN) },
+            Some(Seen::Tensor(_, memory)) => Form::Tensor { aligned: memory.data.is_multiple_of(ALIGN) },
             Some(Seen::Scalar(literal)) => match literal.as_i64() {
                 Some(_) if literal.elem == Elem::Bool => Form::Any,
                 Some(1) => Form::One,
@@ -235,14 +235,14 @@ impl Template {
     fn forms(&self, args: &[Option<Seen<'_>>]) -> Result<Forms, Error> {
         let forms = args.iter().map(|arg| Form::of(arg.as_ref())).collect();
         let kind = |&(position, expected): &(usize, &'static [Elem])| {
-            let Some(Some(Seen::Tensor(_, meta))) = args.get(position) else {
+            let Some(Some(Seen::Tensor(_, memory))) = args.get(position) else {
                 return Err(Error::Internal(String::from("a kind that no tensor tells")));
             };
-            match DType::from_scalar_type(meta.dtype) {
+            match DType::from_scalar_type(memory.dtype) {
                 DType::Elem(elem) if expected.contains(&elem) => Ok(elem),
                 _ => {
                     let param = self.params.get(position).copied().unwrap_or_default().to_owned();
-                    Err(self.refuse(LaunchError::Kind { param, expected, found: tensor_name(meta) }))
+                    Err(self.refuse(LaunchError::Kind { param, expected, found: tensor_name(memory.dtype) }))
                 }
             }
         };

@@ -226,7 +226,7 @@ impl Kernel {
         let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
         self.bind(args, GlobalState::now()?)?;
         let given = |seen: &Seen<'_>| match seen {
-            Seen::Tensor(_, meta) => operator::Given::Data(meta.data),
+            Seen::Tensor(_, memory) => operator::Given::Data(memory.data),
             Seen::Scalar(literal) => operator::Given::Scalar(*literal),
         };
         let args = args.iter().map(given).collect();
@@ -262,8 +262,8 @@ impl Kernel {
     fn count_writes(&self, args: &[Seen<'_>]) -> Result<(), Error> {
         torch::note_launch();
         for (arg, _) in args.iter().zip(&self.written).filter(|(_, written)| **written) {
-            if let Seen::Tensor(tensor, meta) = arg
-                && !meta.flags.contains(torch::Flags::INFERENCE)
+            if let Seen::Tensor(tensor, memory) = arg
+                && !memory.flags.contains(torch::Flags::INFERENCE)
             {
                 bump_version(tensor)?;
             }

@@ -4,9 +4,10 @@ use std::ffi::{CStr, c_char, c_void};
 
 use tch::Tensor;
 
+use super::Meta;
 use crate::Error;
 
-/// The highest rank whose sizes and strides `RawMeta` and `Expect` hold.
+/// The highest rank whose sizes and strides `Meta` and `Expect` hold.
 pub const MAX_RANK: usize = 8;
 
 /// A libtorch tensor handle: `at::Tensor *`, as tch holds it.
@@ -40,29 +41,6 @@ pub(super) struct Hooks {
     pub(super) failed: unsafe extern "C" fn(ctx: *mut c_void),
     pub(super) broken: unsafe extern "C" fn(ctx: *mut c_void),
     pub(super) touched: unsafe extern "C" fn(ctx: *mut c_void),
-}
-
-/// `TfMeta`: all that is known of a tensor without touching its data.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RawMeta {
-    pub(super) sizes: [i64; MAX_RANK],
-    pub(super) strides: [i64; MAX_RANK],
-    pub(super) offset: i64,
-    pub(super) numel: i64,
-    pub(super) nbytes: i64,
-    pub(super) use_count: i64,
-    pub(super) storage_use_count: i64,
-    pub(super) version: i64,
-    pub(super) data: *mut c_void,
-    pub(super) tensor_impl: *mut c_void,
-    pub(super) storage: *mut c_void,
-    pub(super) storage_data: *mut c_void,
-    pub(super) flags: u32,
-    pub(super) dtype: i8,
-    pub(super) device_type: i8,
-    pub(super) device_index: i8,
-    pub(super) rank: u8,
 }
 
 /// `TfExpect`: what a tensor must look like. See [`super::check_metas`].
@@ -150,7 +128,7 @@ unsafe extern "C" {
     pub(super) fn tf_operator_new(name: *const c_char, body: Body, ctx: *const c_void) -> *mut c_char;
     pub(super) fn tf_answer_tensor(answer: *mut RawAnswer, t: RawTensor);
     pub(super) fn tf_answer_error(answer: *mut RawAnswer, text: *const c_char, len: usize);
-    pub(super) fn tf_meta(t: RawTensor, out: *mut RawMeta) -> *mut c_char;
+    pub(super) fn tf_meta(t: RawTensor, out: *mut Meta) -> *mut c_char;
     pub(super) fn tf_check(
         tensors: *const RawTensor,
         expect: *const RawExpect,

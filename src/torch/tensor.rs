@@ -6,12 +6,13 @@ use std::ops::BitOr;
 use smallvec::SmallVec;
 use tch::Tensor;
 
-use super::ffi::{self, MAX_RANK, RawExpect, RawMeta, RawTensor, check, make_tensor, raw};
+use super::ffi::{self, MAX_RANK, RawExpect, RawTensor, check, make_tensor, raw};
 use super::large_pages;
 use crate::Error;
 
 /// A device as libtorch numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct DeviceId {
     /// `c10::DeviceType`.
     pub kind: i8,
@@ -41,6 +42,7 @@ impl DeviceId {
 
 /// A set of facts about a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
 pub struct Flags(pub u32);
 
 impl Flags {
@@ -122,21 +124,24 @@ impl BitOr for Flags {
     }
 }
 
-/// What a tensor looks like at one moment.
+/// What a tensor looks like at one moment: the shim's `TfMeta`, which it fills.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Meta {
-    /// `c10::ScalarType`.
-    pub dtype: i8,
-    /// Where its data is.
-    pub device: DeviceId,
-    /// What holds of it.
-    pub flags: Flags,
+    sizes: [i64; MAX_RANK],
+    strides: [i64; MAX_RANK],
     /// Offset into the storage, in elements.
     pub offset: i64,
     /// Number of elements.
     pub numel: i64,
     /// Size of the storage in bytes.
     pub nbytes: i64,
+    /// How many handles the tensor has.
+    pub use_count: i64,
+    /// How many tensors (and others) share the storage.
+    pub storage_use_count: i64,
+    /// How often it was written, as far as autograd noticed; −1 for an inference tensor.
+    pub version: i64,
     /// Address of the first element; 0 where there is none.
     pub data: usize,
     /// Identity of the tensor.
@@ -145,15 +150,13 @@ pub struct Meta {
     pub storage: usize,
     /// Address of the storage's first byte.
     pub storage_data: usize,
-    /// How many handles the tensor has.
-    pub use_count: i64,
-    /// How many tensors (and others) share the storage.
-    pub storage_use_count: i64,
-    /// How often it was written, as far as autograd noticed; −1 for an inference tensor.
-    pub version: i64,
+    /// What holds of it.
+    pub flags: Flags,
+    /// `c10::ScalarType`.
+    pub dtype: i8,
+    /// Where its data is.
+    pub device: DeviceId,
     rank: u8,
-    sizes: [i64; MAX_RANK],
-    strides: [i64; MAX_RANK],
 }
 
 /// Type, sizes and device, `f32[4, 8] on cuda:0`; the host is not named.
@@ -171,29 +174,11 @@ impl std::fmt::Display for Meta {
 impl Meta {
     /// Looks at a tensor.
     pub fn of(t: &Tensor) -> Result<Self, Error> {
-        let mut m = std::mem::MaybeUninit::<RawMeta>::zeroed();
+        let mut m = std::mem::MaybeUninit::<Meta>::zeroed();
         // SAFETY: `t` is a live tensor and `m` has room for the answer.
         check(unsafe { ffi::tf_meta(raw(t), m.as_mut_ptr()) })?;
         // SAFETY: all bits zero is a value of this plain structure, and the shim has filled it.
-        let m = unsafe { m.assume_init() };
-        Ok(Self {
-            dtype: m.dtype,
-            device: DeviceId { kind: m.device_type, index: m.device_index },
-            flags: Flags(m.flags),
-            offset: m.offset,
-            numel: m.numel,
-            nbytes: m.nbytes,
-            data: m.data as usize,
-            tensor_impl: m.tensor_impl as usize,
-            storage: m.storage as usize,
-            storage_data: m.storage_data as usize,
-            use_count: m.use_count,
-            storage_use_count: m.storage_use_count,
-            version: m.version,
-            rank: m.rank,
-            sizes: m.sizes,
-            strides: m.strides,
-        })
+        Ok(unsafe { m.assume_init() })
     }
 
     /// Sizes by dimension; the first [`MAX_RANK`].

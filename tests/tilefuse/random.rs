@@ -270,7 +270,7 @@ fn random_programs_find_planted_faults() {
     for &fault in Fault::ALL {
         let mut counts = Plantings::new(fault);
         for seed in 0..3 {
-            counts.add(find(fault, seed, 4, device()));
+            counts.add(find(fault, seed, 8, device()));
         }
         println!("{counts}");
         assert!(counts.suffices(), "{counts}");
