@@ -102,3 +102,13 @@ fn mixer_is_that_of_timm() {
     vs.float();
     reference.check(0, &net.forward_t(reference.input(0), false));
 }
+
+#[test]
+fn swin_is_that_of_torchvision() {
+    let reference = Reference::read("swin");
+    let mut vs = store();
+    let net = swin(&vs.root(), &SwinConfig::tiny());
+    vs.load(&reference.weights).unwrap();
+    vs.float();
+    reference.check(0, &net.forward_t(reference.input(0), false));
+}

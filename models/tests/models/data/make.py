@@ -12,6 +12,7 @@ import timm.models.mlp_mixer as mixer
 import torch
 import transformers as hf
 from safetensors.torch import save_file
+from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
 HERE = pathlib.Path(__file__).parent
@@ -72,7 +73,13 @@ def mlp_mixer(image):
     write("mixer", model, [image], lambda m: [m(image)])
 
 
+def swin(image):
+    model = SwinTransformer(patch_size=[4, 4], embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=[3, 3],
+                            num_classes=10)
+    write("swin", model, [image], lambda m: [m(image)])
+
+
 torch.manual_seed(0)
 ids = torch.randint(97, (2, 9))
 image = torch.randn(2, 3, 32, 32)
-gpt2(ids), llama(ids), bert(ids), vit(image), mlp_mixer(image)
+gpt2(ids), llama(ids), bert(ids), vit(image), mlp_mixer(image), swin(image)
