@@ -19,6 +19,7 @@ mod samples;
 mod stages;
 mod times;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 pub use args::main;
@@ -40,7 +41,12 @@ impl Failure {
 
     fn exit(&self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("{}", report::wrapped_error(&format!("tilefuse: {}", self.message)));
+            // Nobody may be listening, which changes nothing of the status.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{}",
+                report::wrapped_error(&format!("tilefuse: {}", self.message))
+            );
         }
         ExitCode::from(self.status)
     }

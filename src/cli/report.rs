@@ -1,6 +1,6 @@
 //! Tables, progress, and printing.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::Failure;
 use super::compare::{Outcome, Throughput};
 use super::stages::Spinner;
-use crate::explain::{Style, bytes, counted};
+use crate::explain::{Style, bytes, counted, time};
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -137,7 +137,7 @@ pub(crate) fn table(outcome: &Outcome) {
     let mut table = empty_table(presets::UTF8_BORDERS_ONLY);
     table.set_header([&heading(outcome), "eager", "fused"]);
     let us = |t: f64, [low, high]: [f64; 2]| match t > 0.0 {
-        true => format!("{t:.1} us ({low:.1} to {high:.1})"),
+        true => format!("{} ({} to {})", time(t), time(low), time(high)),
         false => String::from("not timed"),
     };
     let externs = outcome.extern_ops.to_string();
@@ -194,11 +194,17 @@ pub(crate) fn verdict(outcome: &Outcome) -> String {
     }
 }
 
-/// Says of each peer that has no times why, once for each reason.
+/// Says of each peer that has no times why, once for each reason, and of which of several rows.
 pub(crate) fn untimed_peers(rows: &[(String, Result<Outcome, String>)]) {
-    let failed = rows.iter().filter_map(|(_, row)| Some(&row.as_ref().ok()?.peers_failed)).flatten();
-    for (peer, why) in failed.collect::<BTreeSet<_>>() {
-        eprintln!("{}", wrapped(&format!("{peer} is not timed: {why}")));
+    let mut failed: BTreeMap<(&String, &String), Vec<&str>> = BTreeMap::new();
+    for (name, row) in rows {
+        for (peer, why) in row.iter().flat_map(|outcome| &outcome.peers_failed) {
+            failed.entry((peer, why)).or_default().push(name);
+        }
+    }
+    for ((peer, why), names) in failed {
+        let of = if names.len() == rows.len() { String::new() } else { format!(" of {}", names.join(", ")) };
+        eprintln!("{}", wrapped(&format!("{peer}{of} is not timed: {why}")));
     }
 }
 

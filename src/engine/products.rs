@@ -63,10 +63,17 @@ const MIN_MEASURED: usize = 3;
 /// What measuring a product may take where there are as many others to judge it from.
 const MAX_JUDGED_TIME: Duration = Duration::from_millis(100);
 
-/// Measures the candidates of a plan's calls, for the pass `select-kernels`.
+/// Measures the candidates of a plan's calls, for the pass `select-kernels`: first those that are worth it, so that all others of an
+/// operator are judged by the same ones.
 #[derive(Default)]
 pub(crate) struct Measuring {
     budget: Budget,
+    measured: Measured,
+}
+
+/// What those of a plan that were measured say of others.
+#[derive(Default)]
+struct Measured {
     /// By operator and whether operands are packed before the model runs or in each call, how many times as long as the call
     /// those that were measured take.
     ratios: FxHashMap<(String, [bool; 2]), Vec<f64>>,
@@ -74,62 +81,64 @@ pub(crate) struct Measuring {
     scales: FxHashMap<String, Vec<f64>>,
 }
 
+impl Measured {
+    fn of(all: &[Share]) -> Measured {
+        let mut measured = Measured::default();
+        for share in all {
+            let Some(times) = known(&share.key) else { continue };
+            let ratios = measured.ratios.entry((share.op.clone(), share.packs)).or_default();
+            ratios.extend(std::iter::repeat_n(times.generated_us / times.library_us, share.calls));
+            let scales = measured.scales.entry(share.op.clone()).or_default();
+            scales.extend(std::iter::repeat_n(times.library_us / share.times.library_us, share.calls));
+        }
+        measured
+    }
+
+    /// A candidate as others with its operator and packing were measured; where these are few, as predicted, in the time that the
+    /// operator's calls take on this machine.
+    fn judge(&self, op: &str, packs: [bool; 2], predicted: Times) -> Option<Times> {
+        let typical = |all: Option<&Vec<f64>>| {
+            let mut all = all?.clone();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().filter(|_| all.len() >= MIN_MEASURED)
+        };
+        let scale = typical(self.scales.get(op))?;
+        let library_us = scale * predicted.library_us;
+        let ratio = typical(self.ratios.get(&(op.to_owned(), packs)));
+        let generated_us = ratio.map_or(scale * predicted.generated_us, |ratio| library_us * ratio);
+        Some(Times { generated_us, library_us, measured: false })
+    }
+}
+
+/// Whether operands are packed before the model runs, and in each call.
+fn packs(candidate: &Candidate<'_>) -> [bool; 2] {
+    [candidate.template.panels.is_some(), !candidate.template.operand_kernels.is_empty()]
+}
+
 impl Measure for Measuring {
     fn begin(&mut self, graph: &Graph, profile: &Profile, constants: Option<u32>, most_bytes: u64) {
-        self.budget = Budget::of(graph, profile, (constants, most_bytes));
+        let (all, budget) = Budget::of(graph, profile, (constants, most_bytes));
+        self.budget = budget;
+        if self.budget.is_spent_on_some() {
+            let products = Products::Measured;
+            choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
+                candidate.is_open(profile).then(|| self.budget.measure(candidate, profile)).flatten()
+            });
+        }
+        self.measured = Measured::of(&all);
     }
 
     fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
         if !candidate.is_open(profile) {
             return None;
         }
-        let key = describe(candidate, profile);
-        let packs = [candidate.template.panels.is_some(), !candidate.template.operand_kernels.is_empty()];
-        let (predicted, on_gpu) = (candidate.predicted(profile), profile.machine.is_gpu());
-        let ratios = self.ratios.entry((candidate.call.op.clone(), packs)).or_default();
-        let scales = self.scales.entry(candidate.call.op.clone()).or_default();
-        let mut found = |times: Times| {
-            ratios.push(times.generated_us / times.library_us);
-            scales.push(times.library_us / predicted.library_us);
-            times
-        };
-        if let Some(times) = known(&key) {
-            return Some(found(times));
-        }
-        if !self.budget.allows(&key) {
+        self.budget.measure(candidate, profile).or_else(|| {
             // On a GPU blocks fit some sizes and not others.
-            return if on_gpu { None } else { judged_by_others(predicted, ratios, scales) };
-        }
-        match measure(candidate, profile) {
-            Ok((times, spent)) => {
-                self.budget.spend(spent);
-                let Some(times) = times.filter(|times| is_plausible(times, &predicted)) else {
-                    // What did not agree says nothing of the two sides.
-                    return if on_gpu { None } else { judged_by_others(predicted, &[], scales) };
-                };
-                KNOWN.put(key, &(times.generated_us, times.library_us));
-                Some(found(times))
-            }
-            Err(error) => {
-                tracing::warn!("a product was not measured: {error}");
-                None
-            }
-        }
+            let is_judged = !profile.machine.is_gpu();
+            let (op, predicted) = (&candidate.call.op, candidate.predicted(profile));
+            is_judged.then(|| self.measured.judge(op, packs(candidate), predicted)).flatten()
+        })
     }
-}
-
-/// A candidate as others of its plan with its operator and packing were measured; where these are few, as predicted, in the time that the
-/// operator's calls take on this machine.
-fn judged_by_others(predicted: Times, ratios: &[f64], scales: &[f64]) -> Option<Times> {
-    let typical = |all: &[f64]| {
-        let mut all = all.to_vec();
-        all.sort_by(f64::total_cmp);
-        all.get(all.len() / 2).copied().filter(|_| all.len() >= MIN_MEASURED)
-    };
-    let scale = typical(scales)?;
-    let library_us = scale * predicted.library_us;
-    let generated_us = typical(ratios).map_or(scale * predicted.generated_us, |ratio| library_us * ratio);
-    Some(Times { generated_us, library_us, measured: false })
 }
 
 /// Which products of a plan are measured: those of which a measurement may save most, each as often as it is called. What a choice
@@ -140,11 +149,15 @@ struct Budget {
     skipped: FxHashSet<String>,
     left: Duration,
     /// The kernels of those that are measured, so that each is there when its turn comes.
-    _kernels: Vec<Kernel>,
+    kernels: Vec<Kernel>,
 }
 
 impl Budget {
-    fn of(graph: &Graph, profile: &Profile, (constants, most_bytes): (Option<u32>, u64)) -> Budget {
+    fn of(
+        graph: &Graph,
+        profile: &Profile,
+        (constants, most_bytes): (Option<u32>, u64),
+    ) -> (Vec<Share>, Budget) {
         let mut all: Vec<Share> = Vec::new();
         let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
         let products = Products::Measured;
@@ -157,7 +170,7 @@ impl Budget {
             before = if latest.replace(candidate.node) == Some(candidate.node) { before + 1 } else { 0 };
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
             if let Some(share) = all.iter_mut().find(|share| share.key == key) {
-                share.calls += 1.0;
+                share.calls += 1;
                 return None;
             }
             if known(&key).is_none()
@@ -165,7 +178,14 @@ impl Budget {
             {
                 programs.insert(key.clone(), plan.programs);
             }
-            all.push(Share { key, op: candidate.call.op.clone(), calls: 1.0, before, times });
+            all.push(Share {
+                key,
+                op: candidate.call.op.clone(),
+                packs: packs(candidate),
+                calls: 1,
+                before,
+                times,
+            });
             None
         });
         let total: f64 = all.iter().map(Share::library_us).sum();
@@ -173,7 +193,7 @@ impl Budget {
             Duration::from_secs_f64(PLAN_TIME_IN_CALLS * total * 1e-6).clamp(MIN_PLAN_TIME, MAX_PLAN_TIME);
         let mut skipped: FxHashSet<String> = all.iter().map(|share| share.key.clone()).collect();
         let mut measured = Vec::new();
-        for key in chosen(all, left, profile.machine.is_gpu()) {
+        for key in chosen(&all, left, profile.machine.is_gpu()) {
             skipped.remove(&key);
             measured.extend(programs.remove(&key));
         }
@@ -181,7 +201,41 @@ impl Budget {
         let programs = measured.par_iter().flatten();
         let target = target_of(graph);
         let kernels = programs.filter_map(|program| Some(kernel(program, target).ok()?.0)).collect();
-        Budget { skipped, left, _kernels: kernels }
+        (all, Budget { skipped, left, kernels })
+    }
+
+    /// Whether any that were foreseen are to be measured.
+    fn is_spent_on_some(&self) -> bool {
+        !self.kernels.is_empty()
+    }
+
+    /// What a candidate takes, where that is known or there is time to measure it, and both sides agree.
+    fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
+        let key = describe(candidate, profile);
+        if let Some(times) = known(&key) {
+            return Some(times);
+        }
+        if !self.allows(&key) {
+            return None;
+        }
+        match measure(candidate, profile) {
+            Ok((times, spent)) => {
+                self.spend(spent);
+                let predicted = candidate.predicted(profile);
+                let Some(times) = times.filter(|times| is_plausible(times, &predicted)) else {
+                    // It would not agree in the next moment either.
+                    self.skipped.insert(key);
+                    return None;
+                };
+                KNOWN.put(key, &(times.generated_us, times.library_us));
+                Some(times)
+            }
+            Err(error) => {
+                tracing::warn!("a product was not measured: {error}");
+                self.skipped.insert(key);
+                None
+            }
+        }
     }
 
     fn allows(&self, key: &str) -> bool {
@@ -204,7 +258,8 @@ fn is_plausible(times: &Times, predicted: &Times) -> bool {
 struct Share {
     key: String,
     op: String,
-    calls: f64,
+    packs: [bool; 2],
+    calls: usize,
     /// Likelier candidates of the same call.
     before: usize,
     times: Times,
@@ -213,7 +268,7 @@ struct Share {
 impl Share {
     /// What all of them take in libtorch.
     fn library_us(&self) -> f64 {
-        self.calls * self.times.library_us
+        self.calls as f64 * self.times.library_us
     }
 
     /// What a measurement may save: the chosen side takes longer than predicted, and the other one less. A call's other candidates
@@ -221,7 +276,7 @@ impl Share {
     fn stake_us(&self) -> f64 {
         let Times { generated_us, library_us, .. } = self.times;
         let (chosen, other) = (generated_us.min(library_us), generated_us.max(library_us));
-        self.calls * (chosen * MAX_DOUBT - other / MAX_DOUBT).max(0.0) / (1.0 + self.before as f64)
+        self.calls as f64 * (chosen * MAX_DOUBT - other / MAX_DOUBT).max(0.0) / (1.0 + self.before as f64)
     }
 
     /// What measuring one takes: two runs of each side at least. On a GPU all rounds of short ones are over before a side's time is.
@@ -239,7 +294,7 @@ impl Share {
 
 /// Those that are measured in a time, the ones that may save most first, and of others those that take most; not those that take long and
 /// have others like them.
-fn chosen(mut all: Vec<Share>, mut left: Duration, on_gpu: bool) -> FxHashSet<String> {
+fn chosen(all: &[Share], mut left: Duration, on_gpu: bool) -> FxHashSet<String> {
     let mut cheap: FxHashMap<String, usize> = FxHashMap::default();
     for share in all.iter().filter(|share| share.cost(on_gpu) <= MAX_JUDGED_TIME) {
         *cheap.entry(share.op.clone()).or_default() += 1;
@@ -247,15 +302,16 @@ fn chosen(mut all: Vec<Share>, mut left: Duration, on_gpu: bool) -> FxHashSet<St
     let judged = |share: &Share| {
         share.cost(on_gpu) > MAX_JUDGED_TIME && cheap.get(&share.op).is_some_and(|&n| n >= MIN_MEASURED)
     };
-    all.retain(|share| !judged(share) && known(&share.key).is_none());
+    let mut all: Vec<&Share> =
+        all.iter().filter(|share| !judged(share) && known(&share.key).is_none()).collect();
     all.sort_by(|a, b| b.stake_us().total_cmp(&a.stake_us()).then(b.library_us().total_cmp(&a.library_us())));
-    let mut fits = |share: &Share| {
+    let mut fits = |share: &&Share| {
         let cost = share.cost(on_gpu);
         let fits = cost <= left;
         left -= if fits { cost } else { Duration::ZERO };
         fits
     };
-    all.into_iter().filter(|share| fits(share)).map(|share| share.key).collect()
+    all.into_iter().filter(|share| fits(share)).map(|share| share.key.clone()).collect()
 }
 
 /// All that the times of a candidate depend on, but for the machine.
@@ -622,8 +678,12 @@ mod tests {
     #[test]
     fn what_is_not_measured_takes_as_long_beside_others_as_predicted() {
         let predicted = Times { generated_us: 80.0, library_us: 100.0, measured: false };
+        let (op, packs) = ("aten::linear", [true, false]);
         let of = |ratios: &[f64], scales: &[f64]| {
-            judged_by_others(predicted, ratios, scales).map(|times| (times.generated_us, times.library_us))
+            let ratios = [((op.to_owned(), packs), ratios.to_vec())].into_iter().collect();
+            let scales = [(op.to_owned(), scales.to_vec())].into_iter().collect();
+            let times = Measured { ratios, scales }.judge(op, packs, predicted)?;
+            Some((times.generated_us, times.library_us))
         };
         // Calls take half as long on this machine.
         assert_eq!(of(&[0.9, 0.7, 0.8], &[0.4, 0.6, 0.5]), Some((40.0, 50.0)));
@@ -648,12 +708,13 @@ mod tests {
         let share = |at: usize| Share {
             key: format!("of no machine: short {at}"),
             op: String::from("aten::conv2d"),
-            calls: 1.0,
+            packs: [false; 2],
+            calls: 1,
             before: 0,
             times: Times { generated_us: 40.0, library_us: 40.0, measured: false },
         };
         assert_eq!(share(0).cost(true), Duration::from_micros(2000));
-        assert_eq!(chosen((0..100).map(share).collect(), MIN_PLAN_TIME, true).len(), 75);
+        assert_eq!(chosen(&(0..100).map(share).collect::<Vec<_>>(), MIN_PLAN_TIME, true).len(), 75);
     }
 
     /// What is predicted to differ little is measured before what is not, and the likeliest candidate of each call before others.
@@ -662,7 +723,8 @@ mod tests {
         let share = |key: &str, [generated_us, library_us]: [f64; 2], before: usize| Share {
             key: format!("of no machine: {key}"),
             op: String::from("aten::conv2d"),
-            calls: 1.0,
+            packs: [false; 2],
+            calls: 1,
             before,
             times: Times { generated_us, library_us, measured: false },
         };
@@ -675,7 +737,7 @@ mod tests {
             ]
         };
         let of = |us: u64| {
-            let mut keys: Vec<String> = chosen(all(), Duration::from_micros(us), true).into_iter().collect();
+            let mut keys: Vec<String> = chosen(&all(), Duration::from_micros(us), true).into_iter().collect();
             keys.sort();
             keys.iter().map(|key| key.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
         };
@@ -687,16 +749,18 @@ mod tests {
 
     #[test]
     fn what_takes_most_is_measured_first() {
-        let share = |key: &str, calls: f64, us: f64| Share {
+        let share = |key: &str, calls: usize, us: f64| Share {
             key: format!("of no machine: {key}"),
             op: String::from("aten::linear"),
+            packs: [false; 2],
             calls,
             before: 0,
             times: Times { generated_us: us, library_us: us, measured: false },
         };
-        let all = || vec![share("one", 1.0, 90.0), share("many", 50.0, 80.0), share("large", 1.0, 30_000.0)];
+        let all = || vec![share("one", 1, 90.0), share("many", 50, 80.0), share("large", 1, 30_000.0)];
         let of = |ms: u64| {
-            let mut keys: Vec<String> = chosen(all(), Duration::from_millis(ms), false).into_iter().collect();
+            let mut keys: Vec<String> =
+                chosen(&all(), Duration::from_millis(ms), false).into_iter().collect();
             keys.sort();
             keys.iter().map(|key| key.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
         };
@@ -704,11 +768,11 @@ mod tests {
         assert_eq!(of(145), ["large", "many"]);
         assert_eq!(of(50), ["many", "one"]);
         assert_eq!(of(10), [""; 0]);
-        assert_eq!(chosen(all(), Duration::from_millis(145), true).len(), 3);
+        assert_eq!(chosen(&all(), Duration::from_millis(145), true).len(), 3);
         // With enough others what takes long is judged from them.
         let mut more = all();
-        more.push(share("other", 1.0, 70.0));
-        let measured = chosen(more, MAX_PLAN_TIME, false);
+        more.push(share("other", 1, 70.0));
+        let measured = chosen(&more, MAX_PLAN_TIME, false);
         assert_eq!((measured.len(), measured.iter().any(|key| key.ends_with("large"))), (3, false));
     }
 }

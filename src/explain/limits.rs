@@ -90,11 +90,16 @@ fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<(f64, Bound)> 
 /// How much of a kernel's time the machine's limits ask for: more than all of it where operands come from a cache, or the machine
 /// does better than its figures say. None of products by typical figures, which real machines exceed several times.
 pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<OfLimit> {
+    of_limit_in(plan, step, step.us()?)
+}
+
+/// [`of_limit`] where the step takes so many microseconds.
+pub(super) fn of_limit_in(plan: &Explanation, step: &StepReport, us: f64) -> Option<OfLimit> {
     let (limit, bound) = limit_us(plan.machine.as_ref()?, step)?;
     if bound == Bound::Products && is_typical(plan) {
         return None;
     }
-    step.us().filter(|&us| us > 0.0).map(|us| OfLimit { part: limit / us, bound })
+    (us > 0.0).then(|| OfLimit { part: limit / us, bound })
 }
 
 /// Of so much, what is said: `~` where the limits are typical figures, and no number beyond the limit.
@@ -187,8 +192,10 @@ pub(super) fn where_time_goes(plan: &Explanation) -> String {
     let kinds = kinds(plan);
     let all = kinds.iter().map(|kind| kind.us).sum::<f64>().max(f64::MIN_POSITIVE);
     let part = |kind: &Kind| {
-        let limit =
-            kind.of_limit.map_or_else(String::new, |part| format!(" at {part:.2} of the machine's limit"));
+        let limit = kind.of_limit.map_or_else(String::new, |part| match part > 1.0 {
+            true => String::from(" beyond the machine's limit"),
+            false => format!(" at {part:.2} of the machine's limit"),
+        });
         let steps = if kind.steps == 1 { "step" } else { "steps" };
         let sources = if kind.name == CALLS { sources(plan) } else { String::new() };
         format!("{} {:.1} % in {} {steps}{limit}{sources}", kind.name, 100.0 * kind.us / all, kind.steps)

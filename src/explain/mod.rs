@@ -34,6 +34,7 @@ pub use self::report::{
 };
 pub(crate) use self::style::{Order, Style};
 pub(crate) use self::summary::hinted;
+pub(crate) use self::summary::time;
 pub(crate) use self::text::{bytes, counted};
 pub use self::times::TimeSource;
 pub use self::totals::Totals;

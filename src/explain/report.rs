@@ -252,6 +252,9 @@ pub struct MachineReport {
     pub gigaops_per_s: f64,
     /// Operations of products per nanosecond, in the fastest type.
     pub product_gigaops_per_s: f64,
+    /// Whether that is a typical figure of generated kernels, which is higher than what libtorch's products were measured to reach.
+    #[serde(default)]
+    pub product_is_typical: bool,
     /// Microseconds that starting a kernel takes.
     pub launch_us: f64,
 }
@@ -259,13 +262,13 @@ pub struct MachineReport {
 impl MachineReport {
     fn new(profile: &Profile, measured: bool) -> MachineReport {
         let rates = profile.products;
+        let generated = rates.generated.max(rates.pairs).max(rates.quads);
         MachineReport {
             measured,
             gigabytes_per_s: profile.bandwidth,
             gigaops_per_s: profile.ops_per_ns,
-            product_gigaops_per_s: [rates.aligned, rates.generated, rates.pairs, rates.quads]
-                .into_iter()
-                .fold(0.0, f64::max),
+            product_gigaops_per_s: rates.aligned.max(generated),
+            product_is_typical: !measured || generated > rates.aligned,
             launch_us: profile.launch_us,
         }
     }
@@ -497,6 +500,16 @@ impl Explanation {
             let verdict = if together && !d.verdict.is_fused() { &Verdict::Fused } else { &d.verdict };
             let (consumer, text) = (origin(d.consumer), verdict.to_string());
             if !seen.insert((d.producer, consumer.clone(), consumer_step, text.clone())) {
+                continue;
+            }
+            // That a part of an operator lies between says nothing where another of its edges says why.
+            if let Verdict::Cycle(between) = verdict
+                && [&consumer, &origin(d.producer)].contains(&between)
+                && plan.decisions.iter().any(|other| {
+                    let is_cut = !other.verdict.is_fused() && !matches!(other.verdict, Verdict::Cycle(_));
+                    other.producer == d.producer && is_cut && origin(other.consumer) == consumer
+                })
+            {
                 continue;
             }
             let given = plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum();

@@ -65,7 +65,7 @@ impl Style {
     /// A line that goes on in further ones where it is too long, each with so many spaces before it.
     pub(crate) fn wrapped(self, line: &str, indent: usize) -> String {
         let (mut text, mut column) = (String::new(), 0);
-        for word in line.split_inclusive(' ') {
+        for word in words(line) {
             // A word that is longer than a line is not broken.
             if column > indent && column + word.trim_end().chars().count() > self.width {
                 text.truncate(text.trim_end().len());
@@ -77,6 +77,27 @@ impl Style {
         }
         text
     }
+}
+
+/// The words of a line, each with the spaces behind it; a number and its unit are one.
+fn words(line: &str) -> Vec<&str> {
+    const UNITS: [&str; 11] = ["%", "us", "ms", "s", "B", "kB", "MB", "GB", "GB/s", "GFLOP/s", "TFLOP/s"];
+    let mut found: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut start = 0;
+    for word in line.split_inclusive(' ') {
+        let unit = word.trim_end().trim_end_matches([',', ';', ':', '.', ')']);
+        let end = start + word.len();
+        match found.last_mut() {
+            Some(before)
+                if UNITS.contains(&unit) && line[before.clone()].trim_end().ends_with(char::is_numeric) =>
+            {
+                before.end = end;
+            }
+            _ => found.push(start..end),
+        }
+        start = end;
+    }
+    found.into_iter().map(|range| &line[range]).collect()
 }
 
 /// Text of at most so many characters.
@@ -99,5 +120,6 @@ mod tests {
         assert_eq!(style.wrapped("    a  bc de", 4), "    a  bc de");
         assert_eq!(style.wrapped("    a  bc def g", 4), "    a  bc\n    def g");
         assert_eq!(style.wrapped("  abcdefghijklmn o", 2), "  abcdefghijklmn\n  o");
+        assert_eq!(style.wrapped("takes 12.5 ms, 3 x", 2), "takes\n  12.5 ms, 3\n  x");
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use indexmap::IndexMap;
 
-use super::limits::{limit_text, of_limit};
+use super::limits::{limit_text, of_limit, of_limit_in};
 use super::operators::module_of;
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
@@ -98,7 +98,7 @@ fn key(step: &StepReport) -> String {
 }
 
 /// A time, in the unit that suits it. The sum of no times is -0.
-pub(super) fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     let us = us + 0.0;
     if us < 1e4 { format!("{us:.1} us") } else { format!("{:.1} ms", us / 1e3) }
 }
@@ -210,7 +210,8 @@ pub(super) fn steps(plan: &Explanation, style: Style) -> String {
                 share(us(plan, run.start, run.end()))
             ),
             Row::Steps { start, end, run } if end == start + 1 => {
-                let line = step(plan, start, run, plan.steps[start].us().map(share), width);
+                let us = plan.steps[start].us().map(|_| us_of_one(plan, start, end, run));
+                let line = step(plan, start, run, (us, us.map(share)), width);
                 let line = clip(&line, style.width);
                 if plan.steps[start].is_extern() { style.warning(&line) } else { line }
             }
@@ -220,7 +221,7 @@ pub(super) fn steps(plan: &Explanation, style: Style) -> String {
                     "",
                     end - start,
                     end - 1,
-                    share(us(plan, start, end)),
+                    share(us_of_one(plan, start, end, run)),
                     around(plan, start, end, run),
                     kinds(&plan.steps[start..end]),
                     indent = if run.times > 1 { STEP_INDENT } else { 0 }
@@ -249,6 +250,12 @@ fn around(plan: &Explanation, start: usize, end: usize, run: Run) -> String {
 /// What steps take of which it is known.
 fn us(plan: &Explanation, start: usize, end: usize) -> f64 {
     plan.steps[start..end].iter().filter_map(StepReport::us).sum()
+}
+
+/// What steps take in one of the repetitions of a run, on average.
+fn us_of_one(plan: &Explanation, start: usize, end: usize, run: Run) -> f64 {
+    let again = |time: usize| us(plan, start + time * run.period, end + time * run.period);
+    (0..run.times).map(again).sum::<f64>() / run.times as f64
 }
 
 /// A line of the steps of a plan.
@@ -312,7 +319,9 @@ fn rows(plan: &Explanation) -> Vec<Row> {
         }
     }
     let cost = |row: Row| match row {
-        Row::Steps { start, end, run } if is_known(start, end) => us(plan, start, end) * run.times as f64,
+        Row::Steps { start, end, run } if is_known(start, end) => {
+            us_of_one(plan, start, end, run) * run.times as f64
+        }
         _ => f64::INFINITY,
     };
     while rows.len() > MAX_STEP_LINES {
@@ -335,7 +344,7 @@ pub(super) fn by_time(plan: &Explanation, style: Style) -> String {
         let line = format!(
             "{:>4} x {}",
             share.steps.len(),
-            columns(plan, first, share.part, share.bytes, width, &modules)
+            columns(plan, first, (share.us_of_one(), share.part), share.bytes, width, &modules)
         );
         let line = clip(line.trim_end(), style.width);
         let _ = writeln!(text, "{}", if first.is_extern() { style.warning(&line) } else { line });
@@ -356,6 +365,11 @@ pub(super) struct Share {
 }
 
 impl Share {
+    /// What one takes on average.
+    fn us_of_one(&self) -> Option<f64> {
+        Some(self.us? / self.steps.len() as f64)
+    }
+
     /// The modules of a step alone; of several, one path for the first ones of all. Without what all modules have in common.
     pub(super) fn modules(&self, plan: &Explanation) -> String {
         if let [at] = self.steps[..] {
@@ -434,19 +448,19 @@ fn kinds(steps: &[StepReport]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A step in a line.
-fn step(plan: &Explanation, at: usize, run: Run, share: Option<f64>, width: usize) -> String {
+/// A step in a line, with what it takes and which share that is.
+fn step(plan: &Explanation, at: usize, run: Run, times: (Option<f64>, Option<f64>), width: usize) -> String {
     let step = &plan.steps[at];
     let indent = if run.times > 1 { 2 } else { 0 };
-    let columns = columns(plan, step, share, moved(step).unwrap_or(0), width, &modules(plan, at, run));
+    let columns = columns(plan, step, times, moved(step).unwrap_or(0), width, &modules(plan, at, run));
     format!("{:indent$}{at:4} {columns}", "").trim_end().to_owned()
 }
 
-/// What is said of a step, or of several that are alike.
+/// What is said of a step, or of several that are alike: what one of them takes, and the share of all.
 fn columns(
     plan: &Explanation,
     step: &StepReport,
-    share: Option<f64>,
+    (us, share): (Option<f64>, Option<f64>),
     moved: u64,
     width: usize,
     modules: &str,
@@ -455,7 +469,7 @@ fn columns(
         StepReport::Kernel { operators, .. } => operators.iter().map(|operator| short(operator)).collect(),
         StepReport::Extern { operator, .. } => vec![short(operator)],
     };
-    let limit = of_limit(plan, step);
+    let limit = us.and_then(|us| of_limit_in(plan, step, us));
     let limit = limit.map_or_else(String::new, |of| format!("{} {}", limit_text(plan, of), of.bound.short()));
     let moved = if step.is_extern() { String::new() } else { bytes(moved) };
     let share = share.map_or_else(|| String::from("?  "), |share| format!("{}{share:.1} %", step.about()));
@@ -654,7 +668,10 @@ mod tests {
         plan.steps.clear();
         plan.edges.clear();
         let text = plan.summary();
-        assert!(text.ends_with("\nno steps: a call returns what it is given\n"), "{text}");
+        assert!(
+            text.ends_with("\nno steps: what a call returns is given to it or has no elements\n"),
+            "{text}"
+        );
         assert_eq!((time(-0.0), time(1234.56)), (String::from("0.0 us"), String::from("1234.6 us")));
     }
 

@@ -22,7 +22,7 @@ impl Explanation {
     pub(crate) fn summary_in(&self, style: Style) -> String {
         let mut text: String = self.head().split_inclusive('\n').map(|line| style.wrapped(line, 2)).collect();
         if self.steps.is_empty() {
-            text.push_str("no steps: a call returns what it is given\n");
+            text.push_str("no steps: what a call returns is given to it or has no elements\n");
             text.push_str(&self.updates_text());
             return text;
         }

@@ -11,12 +11,18 @@ pub(super) fn modules() -> Result<String, Error> {
     Ok(path(&said(ffi::tf_script_stack)?))
 }
 
-/// The line of source at which TorchScript's interpreter is on this thread, `file:line`: the innermost one that is not of PyTorch's own
-/// modules.
+/// The line of source at which TorchScript's interpreter is on this thread, `file:line`: the innermost one that is not of PyTorch
+/// itself, else the innermost one of a file.
 pub(super) fn line() -> Result<Option<String>, Error> {
-    let mut lines = said(ffi::tf_script_lines)?;
-    let own = lines.iter().position(|line| !line.contains("/torch/nn/")).unwrap_or(0);
-    Ok((own < lines.len()).then(|| lines.swap_remove(own)))
+    Ok(own_line(said(ffi::tf_script_lines)?))
+}
+
+fn own_line(mut lines: Vec<String>) -> Option<String> {
+    // What TorchScript made itself is of no file.
+    lines.retain(|line| !line.starts_with(':'));
+    let is_torch = |line: &String| ["-packages/torch/", "/torch/nn/"].iter().any(|part| line.contains(part));
+    let own = lines.iter().position(|line| !is_torch(line)).unwrap_or(0);
+    (own < lines.len()).then(|| lines.swap_remove(own))
 }
 
 /// What a function of the shim says of the interpreter's frames.
@@ -43,7 +49,20 @@ fn path(frames: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{modules, path};
+    use super::{modules, own_line, path};
+
+    #[test]
+    fn lines_are_those_of_the_model() {
+        let of = |lines: &[&str]| own_line(lines.iter().map(|line| String::from(*line)).collect());
+        let torch =
+            ["/v/site-packages/torch/nn/modules/linear.py:134", "/v/site-packages/torch/_tensor.py:47"];
+        assert_eq!(
+            of(&[":0", torch[0], torch[1], "/m/net.py:7", "/m/run.py:1"]).as_deref(),
+            Some("/m/net.py:7")
+        );
+        assert_eq!(of(&[":0", torch[1], torch[0]]).as_deref(), Some(torch[1]));
+        assert_eq!(of(&[":0"]), None);
+    }
 
     #[test]
     fn frames_are_the_path_of_a_module() {

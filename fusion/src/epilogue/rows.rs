@@ -7,9 +7,29 @@ use super::splice::Splice;
 use crate::block_kernel::Block;
 use crate::kernel::{BlockRefusal, Domain, Expressions, KExpr, Refusal, Space};
 
-/// The loop of a kernel with row reductions over the rows, the blocks and the columns of what instances store; nothing where
-/// the rows of the space are neither whole rows nor those parts of rows that a block has.
-pub(crate) fn domain(block: &Block, space: &Space) -> Option<Domain> {
+/// The loop of a kernel with row reductions over the rows, the blocks and the columns of what instances store, where the rows of the
+/// space are whole rows or those parts of rows that a block has.
+pub(crate) fn domain(block: &Block, space: &Space) -> Result<Domain, BlockRefusal> {
+    parts_or_rows(block, space).ok_or_else(|| {
+        let (columns, width) = (block.matrix[1], i64::from(block.columns));
+        let reduced: i64 = space
+            .shape
+            .iter()
+            .zip(&space.reduced)
+            .filter(|(_, reduced)| **reduced)
+            .map(|(&n, _)| n)
+            .product();
+        let is_row = reduced == columns && space.reduced.last() == Some(&true);
+        if is_row && columns > width {
+            BlockRefusal::WideRows { columns, width }
+        } else {
+            BlockRefusal::Reduction
+        }
+    })
+}
+
+/// Likewise; nothing where they are neither.
+fn parts_or_rows(block: &Block, space: &Space) -> Option<Domain> {
     let [rows, columns] = block.matrix;
     let width = i64::from(block.columns);
     let unreduced = space.reduced.iter().position(|&reduced| reduced)?;

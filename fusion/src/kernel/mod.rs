@@ -302,6 +302,16 @@ pub enum BlockRefusal {
     /// It reduces other than the rows, or the parts of rows, that the block program stores.
     #[error("a reduction is an epilogue only of block programs that store whole rows or parts of rows")]
     Reduction,
+    /// It reduces rows of which a block has a part.
+    #[error(
+        "its rows of {columns} elements are wider than the {width} columns that the block program stores at once"
+    )]
+    WideRows {
+        /// Elements of a row.
+        columns: i64,
+        /// Columns of a block.
+        width: i64,
+    },
     /// It reduces in front of the block program.
     #[error("a reduction is no prologue of a block program")]
     PrologueReduction,

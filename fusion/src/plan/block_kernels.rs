@@ -261,7 +261,7 @@ impl Groups {
         let Some(reduction) = reduction else { return Ok(None) };
         let block = kernel.coordinates.iter().find_map(|c| c.block).ok_or(BlockRefusal::Reduction)?;
         let space = self.space_of(reduction);
-        let domain = domain(&block, &space).ok_or(BlockRefusal::Reduction)?;
+        let domain = domain(&block, &space)?;
         let kernel = self.neighbours(calls, inside, &roots, space, Some(&domain))?;
         Ok(Some(Part { kernel, along: SmallVec::new(), roots }))
     }

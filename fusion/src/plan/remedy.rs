@@ -42,13 +42,13 @@ impl Refusal {
         match self {
             Refusal::Extent { .. } => String::from(
                 "operators over as many elements: what is sliced, joined or broadcast in between moved to before the first or behind \
-                 the last",
+                 the last; nothing today where windows overlap, as those of pooling do",
             ),
             Refusal::OtherReduction => String::from(
                 "reductions along the same dimensions: a transposed operand, or one reduction over both",
             ),
             Refusal::OtherRow => String::from(
-                "each row used where it is reduced: what moves rows (flip, roll, transpose) behind what uses the result",
+                "each row used where it is reduced: what moves rows (flip, roll, transpose) in front of the reduction",
             ),
             Refusal::GatherSource => String::from(
                 "the computation behind the gather: what is picked, computed, in the place of picking from what is computed",
@@ -78,7 +78,11 @@ impl BlockRefusal {
     pub fn remedy(self) -> &'static str {
         match self {
             BlockRefusal::Reduction => {
-                "a reduction along the product's rows, beside whose result nothing reads the product itself"
+                "a reduction along the rows that the product stores, its last dimension; nothing today of products whose blocks are \
+                 no rows and columns"
+            }
+            BlockRefusal::WideRows { .. } => {
+                "nothing today: a row is reduced in the kernel that stores it where one block holds all of it"
             }
             BlockRefusal::PrologueReduction => {
                 "nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own"

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::compare::Outcome;
 use crate::cli::{Failure, report};
+use crate::explain::time;
 
 /// How outcomes are printed.
 pub(super) enum Printed {
@@ -45,11 +46,11 @@ impl Printed {
             Ok(outcome) => outcome,
             Err(failure) => return format!("{name:width$}  failed: {}", failure.message),
         };
-        let times = [outcome.eager_us, outcome.fused_us].map(|us| format!("{us:.1} us"));
+        let times = [outcome.eager_us, outcome.fused_us].map(time);
         let counts = [outcome.kernels_fused, outcome.extern_ops].map(|count| count.to_string());
         let [kernels, calls] = counts;
         let line = self.line(name, times, [kernels, calls, report::verdict(outcome)]);
-        let peers = outcome.peers.iter().map(|(peer, time)| format!("  time of {peer}: {:.1} us", time.us));
+        let peers = outcome.peers.iter().map(|(peer, took)| format!("  time of {peer}: {}", time(took.us)));
         let hints = outcome.hints.iter().map(|hint| format!("  {hint}"));
         line.into_iter().chain(peers).chain(hints).collect::<Vec<_>>().join("\n")
     }

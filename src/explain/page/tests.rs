@@ -75,6 +75,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
             gigabytes_per_s: 20.0,
             gigaops_per_s: 50.0,
             product_gigaops_per_s: 100.0,
+            product_is_typical: false,
             launch_us: 2.0,
         }),
         rewrites: 0,

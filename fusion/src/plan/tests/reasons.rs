@@ -25,7 +25,7 @@ variants!(
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, InMemory, OtherStrides, NoLoads,
+    BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, InMemory, OtherStrides, NoLoads,
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
@@ -87,11 +87,12 @@ fn every_reason_appears() {
         BlockRefusal::Parameters: a kernel with one parameter for each operand and result of its operator
         BlockRefusal::PrologueReduction: nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own
         BlockRefusal::PrologueStored: nothing else that reads the value: computed in the product's loads, it is nowhere in memory
-        BlockRefusal::Reduction: a reduction along the product's rows, beside whose result nothing reads the product itself
+        BlockRefusal::Reduction: a reduction along the rows that the product stores, its last dimension; nothing today of products whose blocks are no rows and columns
         BlockRefusal::ResultOrder: an epilogue that reads each element where it is stored: what transposes or rolls behind it
         BlockRefusal::RunsAhead: nothing today: on a GPU two products are two kernels
         BlockRefusal::SeveralResults: an epilogue of one of the results
         BlockRefusal::Tiles: fewer operands in the neighbour, or a device with more shared memory
+        BlockRefusal::WideRows: nothing today: a row is reduced in the kernel that stores it where one block holds all of it
         BlockRefusal::WritesOperand: a kernel that writes results alone
         MatchFailure::Device: a CPU, or on a GPU with `wgmma` (compute capability 9.0) an operator other than a convolution of groups or a transposed one
         MatchFailure::ElementTypes: operands and results of one floating-point type
@@ -105,11 +106,11 @@ fn every_reason_appears() {
         Refusal::Devices: tensors on one device
         Refusal::ElementType: another element type: floating-point numbers, integers or truth values
         Refusal::Empty: nothing: a tensor without elements takes no time
-        Refusal::Extent: operators over as many elements: what is sliced, joined or broadcast in between moved to before the first or behind the last
+        Refusal::Extent: operators over as many elements: what is sliced, joined or broadcast in between moved to before the first or behind the last; nothing today where windows overlap, as those of pooling do
         Refusal::Extern: operators that have a lowering
         Refusal::GatherSource: the computation behind the gather: what is picked, computed, in the place of picking from what is computed
         Refusal::OtherReduction: reductions along the same dimensions: a transposed operand, or one reduction over both
-        Refusal::OtherRow: each row used where it is reduced: what moves rows (flip, roll, transpose) behind what uses the result
+        Refusal::OtherRow: each row used where it is reduced: what moves rows (flip, roll, transpose) in front of the reduction
         Refusal::TooLarge: a smaller operator, such as fewer tensors joined at a time
         Refusal::TooLong: nothing: a load and a store cost little beside so many instructions, and compiling takes longer the more there are
         Refusal::TooManyBuffers: fewer tensors: parameters joined into one, or views of one
@@ -454,6 +455,18 @@ fn products_and_their_neighbours(seen: &mut Seen) {
             cut: both are products, convolutions, attention or operators with kernels of their own, of which a kernel computes one
             fused
             fused as an epilogue"#]],
+    );
+    seen.said_of_products(
+        "graph {
+          %0 = input 0 : f32[128,768]
+          %1 = param 0 : f32[768,768]
+          %2 = aten::linear(input=%0, weight=%1) : f32[128,768]
+          %3 = aten::layer_norm(input=%2, normalized_shape=[768], eps=1e-05) : f32[128,768]
+          outputs %3
+        }",
+        expect![[r#"
+            cut: its rows of 768 elements are wider than the 64 columns that the block program stores at once
+            fused"#]],
     );
     seen.said_of_products(
         "graph {
