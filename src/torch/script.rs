@@ -17,12 +17,20 @@ pub(super) fn line() -> Result<Option<String>, Error> {
     Ok(own_line(said(ffi::tf_script_lines)?))
 }
 
-fn own_line(mut lines: Vec<String>) -> Option<String> {
+fn own_line(said: Vec<String>) -> Option<String> {
+    let mut lines: Vec<String> = said.iter().flat_map(|text| text.lines().map(of_stack)).collect();
     // What TorchScript made itself is of no file.
     lines.retain(|line| !line.starts_with(':'));
     let is_torch = |line: &String| ["-packages/torch/", "/torch/nn/"].iter().any(|part| line.contains(part));
     let own = lines.iter().position(|line| !is_torch(line)).unwrap_or(0);
     (own < lines.len()).then(|| lines.swap_remove(own))
+}
+
+/// A line of a stack of Python's calls, `file(line): function`, as `file:line`; any other as it is.
+fn of_stack(line: &str) -> String {
+    let place = line.split_once("): ").and_then(|(place, _)| place.rsplit_once('('));
+    let place = place.filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
+    place.map_or_else(|| line.to_owned(), |(file, number)| format!("{file}:{number}"))
 }
 
 /// What a function of the shim says of the interpreter's frames.
@@ -62,6 +70,8 @@ mod tests {
         );
         assert_eq!(of(&[":0", torch[1], torch[0]]).as_deref(), Some(torch[1]));
         assert_eq!(of(&[":0"]), None);
+        let stack = "/v/site-packages/torch/_tensor.py(47): wrapped\n/m/net (1).py(9): forward\n/m/run.py(1): <module>";
+        assert_eq!(of(&[stack, torch[1]]).as_deref(), Some("/m/net (1).py:9"));
     }
 
     #[test]

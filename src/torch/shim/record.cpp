@@ -169,14 +169,19 @@ char* tf_script_stack(void* ctx, void (*sink)(void* ctx, const uint8_t* bytes, s
   });
 }
 
-// The lines of source at which TorchScript's interpreter is on this thread, from the innermost call on, each as file:line.
+// The lines of source at which TorchScript's interpreter is on this thread, from the innermost call on, each as file:line. In front of
+// that of a traced operator is the stack of Python's calls that the trace kept, as text of lines like `file(line): function`.
 char* tf_script_lines(void* ctx, void (*sink)(void* ctx, const uint8_t* bytes, size_t len)) {
   return guarded([&] {
     for (const auto& entry : torch::jit::currentCallstack()) {
       // Of a file that was loaded: the line of what it was made of, not of the text in it.
       const auto origin = entry.range.findSourceRangeThatGenerated();
-      const auto place = (origin ? *origin : entry.range).file_line_col();
+      const auto& range = origin ? *origin : entry.range;
+      const auto place = range.file_line_col();
       if (!place) continue;
+      const std::string text = range.text().str();
+      if (text.substr(0, text.find('\n')).find("): ") != std::string::npos)
+        sink(ctx, reinterpret_cast<const uint8_t*>(text.data()), text.size());
       const auto line = std::get<0>(*place) + ":" + std::to_string(std::get<1>(*place));
       sink(ctx, reinterpret_cast<const uint8_t*>(line.data()), line.size());
     }
