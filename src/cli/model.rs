@@ -8,6 +8,7 @@ use tilefuse_models::{Model, ZooEntry, find, zoo};
 
 use super::inputs::{Inputs, Spec};
 use super::{Failure, one_line};
+use crate::torch::script_converted;
 
 /// Which model.
 #[derive(Clone, Debug)]
@@ -190,11 +191,15 @@ fn load_file(path: &Path, device: Device, kind: Option<Kind>) -> Result<Loaded, 
     let bad = |e: tch::TchError| {
         Failure::usage(format!("{} is not a TorchScript file: {}", path.display(), one_line(&e.to_string())))
     };
-    let mut module = CModule::load_on_device(path, device).map_err(bad)?;
+    let mut module = match kind {
+        None => CModule::load_on_device(path, device).map_err(bad)?,
+        Some(kind) => {
+            let bytes =
+                script_converted(path, kind).map_err(|e| bad(tch::TchError::FileFormat(e.to_string())))?;
+            CModule::load_data_on_device(&mut &bytes[..], device).map_err(bad)?
+        }
+    };
     module.f_set_eval().map_err(bad)?;
-    if let Some(kind) = kind {
-        module.to(device, kind, false);
-    }
     let names = module.named_parameters().unwrap_or_default();
     Ok(Loaded { names, body: Body::File(module) })
 }

@@ -97,6 +97,12 @@ unsafe extern "C" {
     pub(super) fn tf_script_stack(ctx: *mut c_void, sink: Sink) -> *mut c_char;
     pub(super) fn tf_script_lines(ctx: *mut c_void, sink: Sink) -> *mut c_char;
     pub(super) fn tf_recording() -> bool;
+    pub(super) fn tf_script_converted(
+        path: *const c_char,
+        dtype: i8,
+        ctx: *mut c_void,
+        sink: Sink,
+    ) -> *mut c_char;
     pub(super) fn tf_foreign_calls() -> u64;
     pub(super) fn tf_weak_new(t: RawTensor, out: *mut *mut RawWeak) -> *mut c_char;
     pub(super) fn tf_weak_drop(weak: *mut RawWeak);

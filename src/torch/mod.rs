@@ -48,6 +48,7 @@ pub(crate) use record::{CallClock, capture_timed, note_launch};
 pub use record::{capture, is_capturing};
 pub(crate) use replay::leaves_f64;
 pub use replay::run_in_f64;
+pub(crate) use script::script_converted;
 pub(crate) use source_lines::{CallSite, Lines, SourceLines};
 use tensor::dtype;
 pub use tensor::{

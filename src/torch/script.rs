@@ -1,7 +1,9 @@
 //! The modules and lines of a TorchScript file that run.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CString, c_char, c_void};
+use std::path::Path;
 
+use super::Meta;
 use super::ffi::{self, check};
 use crate::Error;
 
@@ -35,16 +37,32 @@ fn of_stack(line: &str) -> String {
 
 /// What a function of the shim says of the interpreter's frames.
 fn said(function: unsafe extern "C" fn(*mut c_void, ffi::Sink) -> *mut c_char) -> Result<Vec<String>, Error> {
+    // SAFETY: the function calls the sink with the context before it returns.
+    let said = collected(|ctx, sink| unsafe { function(ctx, sink) })?;
+    Ok(said.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
+}
+
+/// What is given to a sink, part by part.
+fn collected(call: impl FnOnce(*mut c_void, ffi::Sink) -> *mut c_char) -> Result<Vec<Vec<u8>>, Error> {
     unsafe extern "C" fn sink(ctx: *mut c_void, bytes: *const u8, len: usize) {
         // SAFETY: `ctx` is the list below, and the bytes live for this call.
         let (said, bytes) =
-            unsafe { (&mut *ctx.cast::<Vec<String>>(), std::slice::from_raw_parts(bytes, len)) };
-        said.push(String::from_utf8_lossy(bytes).into_owned());
+            unsafe { (&mut *ctx.cast::<Vec<Vec<u8>>>(), std::slice::from_raw_parts(bytes, len)) };
+        said.push(bytes.to_vec());
     }
-    let mut said: Vec<String> = Vec::new();
-    // SAFETY: the sink is called with `said` before the function returns.
-    check(unsafe { function((&raw mut said).cast(), sink) })?;
+    let mut said: Vec<Vec<u8>> = Vec::new();
+    check(call((&raw mut said).cast(), sink))?;
     Ok(said)
+}
+
+/// The bytes of a TorchScript file with the floating-point tensors of its module converted, and no others: masks and indices stay what
+/// they are, as with Python's `Module.to`.
+pub(crate) fn script_converted(path: &Path, kind: tch::Kind) -> Result<Vec<u8>, Error> {
+    let dtype = Meta::of(&tch::Tensor::zeros([0], (kind, tch::Device::Cpu)))?.dtype;
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|e| Error::Torch(e.to_string()))?;
+    // SAFETY: the path is a string that lives for the call, which calls the sink with the context before it returns.
+    let parts = collected(|ctx, sink| unsafe { ffi::tf_script_converted(path.as_ptr(), dtype, ctx, sink) })?;
+    Ok(parts.concat())
 }
 
 /// The modules of these frames, without the one that the file is of.

@@ -16,7 +16,7 @@ use tilefuse_block::dynamic::{
 use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 
 use super::accesses::{Accesses, Matrix};
-use super::blocks::{Blocks, Form, Grid, blocks_of, grid};
+use super::blocks::{Blocks, Form, Grid, LONGEST_PART, LONGEST_SUM, blocks_of, grid, part_of};
 use super::call_kernels::Template;
 use super::prepack::Panels;
 use super::price::Work;
@@ -443,12 +443,30 @@ impl<'p> Writer<'p> {
 
     /// The sum of what `step` adds for each block of what is summed over.
     fn over_depth(&self, step: impl Fn(Tile, Tile) -> Tile) -> Tile {
-        let zero = zeros(self.sum, [self.blocks.rows, self.blocks.columns]);
-        let start = scalar(self.index, 0);
+        let zero = || zeros(self.sum, [self.blocks.rows, self.blocks.columns]);
+        let (start, k, depth) = (scalar(self.index, 0), self.product.k, i64::from(self.blocks.depth));
         if self.is_whole() {
-            return step(start, zero);
+            return step(start, zero());
         }
-        for_range(start, self.product.k, self.blocks.depth, zero, step)
+        if !self.is_in_parts() {
+            return for_range(start, k, depth, zero(), step);
+        }
+        let longest = part_of(k as u64, depth as u64, LONGEST_PART) as i64;
+        for_range(start, k, longest, zero(), |first, sum| {
+            let count = if k % longest == 0 {
+                scalar(self.index, longest)
+            } else {
+                (scalar(self.index, k) - first).minimum(longest)
+            };
+            sum + for_range(start, count, depth, zero(), |k, sum| step(first + k, sum))
+        })
+    }
+
+    /// Whether the sum is one of parts. Of narrower types rounding the operands errs more than a long sum.
+    fn is_in_parts(&self) -> bool {
+        let is_f32 = [self.sum, self.product.elem].iter().all(|&elem| elem == Elem::F32);
+        let is_long = self.product.k as u64 > LONGEST_SUM;
+        is_f32 && is_long && self.blocks.grid.is_none() && matches!(self.blocks.form, Form::Dots)
     }
 }
 

@@ -4,10 +4,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
+#include <torch/csrc/jit/serialization/import.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <mutex>
+#include <sstream>
 #include <unordered_map>
 
 namespace {
@@ -185,6 +187,23 @@ char* tf_script_lines(void* ctx, void (*sink)(void* ctx, const uint8_t* bytes, s
       const auto line = std::get<0>(*place) + ":" + std::to_string(std::get<1>(*place));
       sink(ctx, reinterpret_cast<const uint8_t*>(line.data()), line.size());
     }
+  });
+}
+
+// The bytes of a TorchScript file with the floating-point tensors of its module converted, as Python's `Module.to` converts them.
+char* tf_script_converted(const char* path, int8_t dtype, void* ctx,
+                          void (*sink)(void* ctx, const uint8_t* bytes, size_t len)) {
+  return guarded([&] {
+    auto module = torch::jit::load(path, c10::kCPU);
+    const auto convert = [&](at::Tensor t) {
+      if (t.is_floating_point()) t.set_data(t.to(c10::ScalarType(dtype)));
+    };
+    for (const auto& t : module.parameters()) convert(t);
+    for (const auto& t : module.buffers()) convert(t);
+    std::ostringstream out;
+    module.save(out);
+    const std::string bytes = out.str();
+    sink(ctx, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   });
 }
 

@@ -6,8 +6,9 @@ use tilefuse_block::dynamic::{
 
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
-use super::ops::{Params, int, read, wide, write};
+use super::ops::{Params, in_parts, int, read, wide, write};
 use crate::block_kernel::Coordinates;
+use crate::contract::blocks::{LONGEST_PART, LONGEST_SUM, part_of};
 use crate::taken::taken;
 
 /// The filters of an instance.
@@ -129,7 +130,17 @@ impl Body<'_> {
         let steps = |first: Tile, sum: Tile| {
             (0..unroll).fold(sum, |sum, c| self.step(sum, first + c, (at, mask), weights))
         };
-        if count == unroll { steps(int(0), sum) } else { for_range(0, count, unroll, sum, steps) }
+        if count == unroll {
+            return steps(int(0), sum);
+        }
+        if conv.depth() * conv.taps() <= LONGEST_SUM || count < LONGEST_PART {
+            return for_range(0, count, unroll, sum, steps);
+        }
+        let none = || zeros(conv.sum(), [self.block.filters, self.block.area()]);
+        let parts = in_parts((count, part_of(count, unroll, LONGEST_PART)), vec![sum], |first, count| {
+            vec![for_range(0, count, unroll, none(), |c, sum| steps(first + c, sum))]
+        });
+        parts.first().copied().unwrap_or(sum)
     }
 
     /// A channel at a tap.

@@ -58,22 +58,21 @@ pub(super) fn multiply_add(x: Tile, w: Tile, sum: Tile, mask: Option<Tile>) -> T
 /// channels at a tap, or of all taps at a channel. One long sum errs more than libtorch, which adds up products of matrices.
 pub(super) const PART: u64 = 8;
 
-/// The most products that such a sum has: beyond that libtorch's products of matrices are summed in parts as well.
-pub(super) const LONGEST_PART: u64 = 128;
-
-/// Sums with those that `part` makes of each stretch of so many channels, of at most `longest`, given where it begins and ends.
+/// Sums with those that `part` makes of each stretch of so many channels, of at most `longest`, given where it begins and how many it
+/// has.
 pub(super) fn in_parts(
     (channels, longest): (u64, u64),
     sums: Vec<Tile>,
-    part: impl Fn((Tile, Tile)) -> Vec<Tile>,
+    part: impl Fn(Tile, Tile) -> Vec<Tile>,
 ) -> Vec<Tile> {
     if channels <= longest {
-        return added(&sums, &part((int(0), int(channels))));
+        return added(&sums, &part(int(0), int(channels)));
     }
-    let end = int(channels);
-    for_range(0, end, longest, sums, |first, sums| {
-        let behind = (first + longest).minimum(end);
-        added(&sums, &part((first, behind)))
+    let all = int(channels);
+    for_range(0, all, longest, sums, |first, sums| {
+        let is_even = channels.is_multiple_of(longest);
+        let count = if is_even { int(longest) } else { (all - first).minimum(int(longest)) };
+        added(&sums, &part(first, count))
     })
 }
 

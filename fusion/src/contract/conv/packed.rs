@@ -15,9 +15,10 @@ use tilefuse_block::dynamic::{
 };
 
 use super::geometry::{Conv, ConvProgram, Image};
-use super::ops::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide, write};
+use super::ops::{PART, Params, in_parts, int, multiply_add, read, wide, write};
 use super::tile::Extents;
 use crate::block_kernel::Coordinates;
+use crate::contract::blocks::{LONGEST_PART, LONGEST_SUM, part_of};
 use crate::contract::window_axis::{WindowAxis, inside};
 use crate::taken::taken;
 use crate::types::fits_i32;
@@ -338,12 +339,17 @@ impl Body<'_> {
         if depth == unroll {
             return step(int(0), sums);
         }
-        if !self.conv.is_transposed() || depth < PART {
+        let together = taps.len() as u64;
+        let are_parts = match self.conv.is_transposed() {
+            true => depth >= PART,
+            false => depth * self.conv.taps() > LONGEST_SUM && depth * together >= LONGEST_PART,
+        };
+        if !are_parts {
             return for_range(0, depth, unroll, sums, step);
         }
-        in_parts((depth, LONGEST_PART / unroll * unroll), sums, |(first, end)| {
+        in_parts((depth, part_of(depth, unroll, LONGEST_PART / together)), sums, |first, count| {
             let none = vec![self.nothing(); (self.tile.pixels * self.tile.vectors) as usize];
-            for_range(first, end, unroll, none, step)
+            for_range(0, count, unroll, none, |channel, sums| step(first + channel, sums))
         })
     }
 

@@ -11,8 +11,9 @@ use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_i
 use super::extents::Extents;
 use super::operands::{Filters, Operands, Row};
 use crate::block_kernel::Coordinates;
+use crate::contract::blocks::LONGEST_PART;
 use crate::contract::conv::geometry::Conv;
-use crate::contract::conv::ops::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide};
+use crate::contract::conv::ops::{PART, Params, in_parts, int, multiply_add, read, wide};
 use crate::contract::window_axis::{WindowAxis, inside};
 
 /// What the loops of an instance need.
@@ -85,17 +86,17 @@ impl Loops<'_> {
         if depth == 1 {
             return step(at, weights, sum);
         }
-        let channels = |(first, end): (Tile, Tile), sum: Tile| {
-            for_range(first, end, 1, sum, |channel, sum| {
-                let channel = wide(channel);
+        let channels = |first: Tile, count: Tile, sum: Tile| {
+            for_range(0, count, 1, sum, |channel, sum| {
+                let channel = wide(first + channel);
                 let at = channel * self.operands.image.channel + at;
                 step(at, channel * self.operands.channel + weights, sum)
             })
         };
         if depth < PART {
-            return channels((int(0), int(depth)), sum);
+            return channels(int(0), int(depth), sum);
         }
-        let part = |range| vec![channels(range, zeros(self.conv.sum(), self.tile.shape()))];
+        let part = |first, count| vec![channels(first, count, zeros(self.conv.sum(), self.tile.shape()))];
         let sums = in_parts((depth, LONGEST_PART), vec![sum], part);
         sums.first().copied().unwrap_or(sum)
     }
