@@ -148,6 +148,7 @@ fn advice(error: &tilefuse_fusion::FunctionalizeError) -> &'static str {
         E::Metadata { .. } => "use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`)",
         E::OverlappingWrite { .. } => "write a copy of the tensor",
         E::ReadsWritten { .. } => "pass a copy of what is read",
+        E::StridedStatistics { .. } => "pass contiguous statistics",
         E::OpaqueView { .. } => "write the tensor itself, or a view of the same type",
         E::Opaque { .. } => {
             "write a dense copy of it (`to_dense`, `resolve_conj`), or use the operator that returns a new tensor"
@@ -191,6 +192,7 @@ mod tests {
             E::Metadata { call: String::from("aten::set_data #3") },
             E::OverlappingWrite { call: call() },
             E::ReadsWritten { call: call() },
+            E::StridedStatistics { call: call() },
             E::OpaqueView { call: call() },
             E::Opaque { call: call() },
             E::SharedMemory { call: call() },
@@ -204,6 +206,7 @@ mod tests {
             aten::set_data #3: changes metadata in place: write the tensor's elements (`copy_`), or use the other tensor itself
             aten::add_ #3: writes a tensor whose elements overlap: write a copy of the tensor
             aten::add_ #3: reads elements that it writes as another argument: pass a copy of what is read
+            aten::add_ #3: writes running statistics on a GPU that are not contiguous, which libtorch may leave as they are: pass contiguous statistics
             aten::add_ #3: writes through a view that repeats elements or reads them as another type: write the tensor itself, or a view of the same type
             aten::add_ #3: writes a tensor that is not plain strided memory, or may be a part of one: write a dense copy of it (`to_dense`, `resolve_conj`), or use the operator that returns a new tensor
             aten::add_ #3: writes memory that another input or parameter shares: pass copies of the inputs, or write a copy

@@ -217,3 +217,36 @@ fn a_call_that_fails_has_changed_nothing() {
     assert_eq!(given, before, "{error}");
     assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
 }
+
+/// A column of a matrix: which of libtorch's kernels computes a norm on a GPU decides whether it is written there.
+#[test]
+fn running_statistics_that_are_strided_are_as_in_eager() {
+    if !is_alone("writes::running_statistics_that_are_strided_are_as_in_eager") {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let device = device();
+    let norm = |x: &[Tensor]| {
+        let (mean, variance) = (x[1].select(1, 2), &x[3]);
+        let (weight, bias) = (x[2].zeros_like() + 2.0, x[2].zeros_like());
+        let image = x[0].view([33, 18, 1, 1]).expand([33, 18, 2, 2], false).contiguous();
+        let of = |x: &Tensor, cudnn: bool| {
+            x.batch_norm(Some(&weight), Some(&bias), Some(&mean), Some(variance), true, 0.1, 1e-5, cudnn)
+        };
+        vec![of(&x[0], true), of(&image, true), of(&image, false), x[1].exp() * 2.0]
+    };
+    let fused = fuse(norm);
+    for call in 0..4 {
+        let given = draw(device);
+        let other: Vec<Tensor> = given.iter().map(Tensor::copy).collect();
+        let (eager, ours) = (norm(&given), fused.call(&other).unwrap());
+        for (o, e) in ours.iter().chain(&other).zip(eager.iter().chain(&given)) {
+            assert!(o.allclose(e, 1e-5, 1e-5, true), "call {call} on {device:?}:\n{o}\nfor\n{e}");
+        }
+    }
+    let stats = fused.stats();
+    let reasons: Vec<&String> = stats.eager_calls.keys().collect();
+    let strided = |reason: &&String| reason.contains("running statistics on a GPU that are not contiguous");
+    assert!(reasons.iter().all(strided), "{reasons:?}");
+    assert_eq!(reasons.is_empty(), device == Device::Cpu, "{reasons:?}");
+}

@@ -25,7 +25,9 @@ impl State<'_> {
         let mut writes = call.writes.clone();
         writes.sort_unstable();
         writes.dedup();
-        writes.retain(|&at| !self.drops_statistics(call, at));
+        if writes.iter().any(|&at| self.is_strided_statistics(call, at)) {
+            return Err(FunctionalizeError::StridedStatistics { call: name() });
+        }
         if writes.is_empty() {
             if call.op == "aten::set" {
                 return Err(FunctionalizeError::OutOfBounds { call: name() });
@@ -94,9 +96,9 @@ impl State<'_> {
         read.any(|r| written.iter().any(|w| w.storage == r.storage && disturbs(w, r)))
     }
 
-    /// Whether the argument is running statistics of a batch norm in training that libtorch leaves as they are: on CUDA
-    /// it writes to a contiguous copy of them, which it drops.
-    fn drops_statistics(&self, call: &Call, at: usize) -> bool {
+    /// Whether the argument is running statistics of a batch norm in training that libtorch may leave as they are, where it gives
+    /// cuDNN a contiguous copy of them.
+    fn is_strided_statistics(&self, call: &Call, at: usize) -> bool {
         let Some((name, Arg::Tensor(id))) = call.args.get(at) else { return false };
         let Some(info) = self.recording.tensors.get(id.0 as usize) else { return false };
         call.op.contains("batch_norm")

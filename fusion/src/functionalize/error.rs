@@ -29,6 +29,15 @@ pub enum FunctionalizeError {
         /// The call.
         call: String,
     },
+    /// A write to running statistics on a GPU that are not contiguous: one of libtorch's kernels writes to a copy of them, which is
+    /// dropped, another one to them.
+    #[error(
+        "{call}: writes running statistics on a GPU that are not contiguous, which libtorch may leave as they are"
+    )]
+    StridedStatistics {
+        /// The call.
+        call: String,
+    },
     /// A write through a view that cannot be undone into what it is a view of.
     #[error("{call}: writes through a view that repeats elements or reads them as another type")]
     OpaqueView {
