@@ -127,7 +127,8 @@ impl Others {
         let seen: HashSet<usize> = metas.iter().flatten().map(|m| m.tensor_impl).collect();
         let mut tensors: Vec<i64> = r.storages.iter().map(|s| s.weak.storage_holders()).collect();
         let mut views: HashMap<usize, i64> = HashMap::new();
-        for (t, own) in alive.iter().zip(&r.seen) {
+        let mut parents: HashMap<usize, i64> = HashMap::new();
+        for ((i, t), own) in alive.iter().enumerate().zip(&r.seen) {
             let Some(t) = t else { continue };
             let Some(tensors) = tensors.get_mut(own.storage.0 as usize) else { continue };
             *tensors -= 1;
@@ -137,6 +138,9 @@ impl Others {
                 let of = views.entry(base as usize).or_default();
                 *tensors -= i64::from(*of == 0 && !seen.contains(&(base as usize)));
                 *of += 1;
+                for parent in held_parents(r, i) {
+                    *parents.entry(parent).or_default() += 1;
+                }
             }
         }
         let handles = metas.iter().zip(&r.handles).enumerate().map(|(i, (m, handle))| {
@@ -146,6 +150,7 @@ impl Others {
             m.use_count
                 - handle.own_references()
                 - views.get(&m.tensor_impl).copied().unwrap_or(0)
+                - parents.get(&i).copied().unwrap_or(0)
                 - 2 * returned
         });
         Self { handles: handles.collect(), tensors }
@@ -156,6 +161,29 @@ impl Others {
         let storage = r.seen.get(t.0 as usize)?.storage;
         Some([*self.handles.get(t.0 as usize)?, *self.tensors.get(storage.0 as usize)?])
     }
+}
+
+/// The tensors that a view holds besides its base: what it or a parent of its is a view of in another dtype, conjugated or negated.
+/// libtorch keeps them for the inverse of such a view.
+fn held_parents(r: &Recorder, view: usize) -> Vec<usize> {
+    let parent = |seen: &Seen| -> Option<usize> {
+        let Some(Origin::Event(event)) = seen.origin else { return None };
+        let mut args = r.events.get(event)?.args.iter().flat_map(Arg::tensors);
+        args.find(|t| storage_of(&r.seen, *t) == Some(seen.storage)).map(|t| t.0 as usize)
+    };
+    let kind = |seen: &Seen| [Flags::CONJ, Flags::NEG].map(|flag| seen.meta.flags.contains(flag));
+    let mut held = Vec::new();
+    let mut at = view;
+    while let Some(seen) = r.seen.get(at)
+        && let Some(before) = parent(seen).filter(|before| *before < at)
+        && let Some(of) = r.seen.get(before)
+    {
+        if of.meta.dtype != seen.meta.dtype || kind(of) != kind(seen) {
+            held.push(before);
+        }
+        at = before;
+    }
+    held
 }
 
 /// Decides where the tensors that no operator returned come from.

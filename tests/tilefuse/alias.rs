@@ -244,6 +244,49 @@ fn conjugates_that_are_not_carried_out_stay_so() {
     }
 }
 
+/// libtorch keeps what a view is of in another dtype, conjugated or negated, which is not the model keeping it.
+#[test]
+fn views_in_another_dtype_are_returned_fused() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let pairs = [iota(&[4, 6], device), iota(&[4, 6], device) + 1.0];
+        let models: [&Model; 6] = [
+            &|_, x| vec![Tensor::complex(&x[0], &x[1]).real(), &x[0] + 1.0],
+            &|_, x| {
+                let z = Tensor::complex(&(&x[0] * 2.0), &x[1]);
+                vec![z.imag().select(0, 1), &x[0] + 1.0]
+            },
+            &|_, x| {
+                let z = Tensor::view_as_complex(&(&x[0] * 2.0).reshape([4, 3, 2]));
+                vec![z.view_as_real().flatten(1, 2).view([2, 12]), &x[0] + 1.0]
+            },
+            &|_, x| {
+                let rows = (&x[0] * 2.0).reshape([4, 3, 2]);
+                vec![Tensor::view_as_complex(&rows).select(0, 1), &x[0] + 1.0]
+            },
+            &|_, x| vec![Tensor::complex(&x[0], &x[1]).conj().narrow(0, 0, 2), &x[0] + 1.0],
+            &|_, x| {
+                let rotation = Tensor::polar(&x[0], &x[1]).view_as_real().select(2, 0);
+                vec![rotation, &x[0] + 1.0]
+            },
+        ];
+        for model in models {
+            is_fused(&[], &pairs, model);
+        }
+        let kept = std::sync::Mutex::new(Vec::new());
+        let fused = tilefuse::fuse(|x: &[Tensor]| {
+            let z = Tensor::complex(&x[0], &x[1]);
+            kept.lock().unwrap().push(z.shallow_clone());
+            vec![z.real(), &x[0] + 1.0]
+        });
+        for _ in 0..3 {
+            let _ = fused.call(&pairs).unwrap();
+        }
+        assert_eq!(kept.lock().unwrap().len(), 3, "a model that keeps a tensor runs each time");
+    }
+}
+
 /// A call of an operator with a tensor and integers.
 fn call(name: &str, x: &Tensor, numbers: &[Arg]) -> Option<Vec<Tensor>> {
     let (op, overload) = name.split_once('.').unwrap_or((name, ""));
