@@ -82,6 +82,40 @@ fn a_perceptron_is_two_kernels_and_no_call() {
     tch::set_num_threads(before);
 }
 
+/// A sum of many products is one of parts, as in libtorch's library: added one after the other, they err ten times as much.
+#[test]
+fn long_sums_err_at_most_twice_as_much_as_those_of_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read();
+    let linear: Function = |x| vec![x[0].linear(&x[1], None::<&Tensor>)];
+    let conv: Function = |x| {
+        let one = [1i64, 1];
+        vec![x[0].conv2d(&x[1], None::<&Tensor>, one, one, one, 1)]
+    };
+    let sizes: [(Function, [&[i64]; 2]); 6] = [
+        (linear, [&[8, 25_088], &[64, 25_088]]),
+        (linear, [&[1, 25_088], &[64, 25_088]]),
+        (conv, [&[1, 512, 14, 14], &[32, 512, 3, 3]]),
+        (conv, [&[1, 64, 14, 14], &[32, 64, 3, 3]]),
+        (conv, [&[1, 16, 14, 14], &[32, 16, 9, 9]]),
+        (conv, [&[1, 2048, 7, 7], &[64, 2048, 1, 1]]),
+    ];
+    for (model, shapes) in sizes {
+        let inputs = shapes.map(|shape| draw(shape, Kind::Float));
+        let eager = error(&model(&inputs)[0], model, &inputs);
+        // The model's own weights are packed before it runs.
+        let own = |given: &[Tensor]| model(&[given[0].shallow_clone(), inputs[1].shallow_clone()]);
+        let given = run(&fused(model, Products::Generated), &inputs);
+        let packed = run(&fused(own, Products::Generated), &inputs[..1]);
+        for (found, plan) in [given, packed] {
+            assert_eq!(plan.extern_ops, 0, "{plan}");
+            let ours = error(&found, model, &inputs);
+            assert!(ours <= 2.0 * eager + 5e-7, "{ours}, eager {eager}: {plan}");
+        }
+    }
+}
+
 /// Whether there is a GPU with products of warpgroups.
 fn has_warpgroups() -> bool {
     if !has_gpu() {

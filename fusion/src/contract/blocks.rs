@@ -4,19 +4,6 @@ use tilefuse_block::Elem;
 
 use super::product::Product;
 
-/// The most products that are one sum of f32. A long one errs more than libtorch, whose library adds up parts as well.
-pub(super) const LONGEST_SUM: u64 = 512;
-
-/// The most products of a part of a longer one.
-pub(super) const LONGEST_PART: u64 = 128;
-
-/// How many of so many products are a part, a multiple of a step: all parts are alike where there is a divisor for that.
-pub(super) fn part_of(all: u64, step: u64, longest: u64) -> u64 {
-    let most = (longest / step).max(1);
-    let even = (1..=most).rev().find(|steps| all.is_multiple_of(steps * step) && steps * 2 > most);
-    even.unwrap_or(most) * step
-}
-
 /// How a product is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {

@@ -39,7 +39,9 @@ impl MatchFailure {
             MatchFailure::Small => {
                 "nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors"
             }
-            MatchFailure::Memory { .. } => "a larger `Options::workspace_bytes`, or fewer rows at a time",
+            MatchFailure::Memory { .. } => {
+                "a larger `Options::workspace_bytes` (`--workspace-bytes`), or fewer rows at a time"
+            }
             MatchFailure::Device => {
                 "a CPU, or on a GPU with `wgmma` (compute capability 9.0) an operator other than a convolution of groups or a transposed one"
             }

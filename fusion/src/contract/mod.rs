@@ -45,6 +45,7 @@ mod outer_loop_tests;
 mod pack;
 #[cfg(test)]
 mod pack_tests;
+mod partial_sums;
 mod prepack;
 mod prepacked_filters;
 mod price;

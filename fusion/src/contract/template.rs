@@ -16,8 +16,9 @@ use tilefuse_block::dynamic::{
 use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 
 use super::accesses::{Accesses, Matrix};
-use super::blocks::{Blocks, Form, Grid, LONGEST_PART, LONGEST_SUM, blocks_of, grid, part_of};
+use super::blocks::{Blocks, Form, Grid, blocks_of, grid};
 use super::call_kernels::Template;
+use super::partial_sums::{LONGEST_PART, LONGEST_SUM, in_parts, part_of};
 use super::prepack::Panels;
 use super::price::Work;
 use super::product::{Access, Product};
@@ -451,15 +452,11 @@ impl<'p> Writer<'p> {
         if !self.is_in_parts() {
             return for_range(start, k, depth, zero(), step);
         }
-        let longest = part_of(k as u64, depth as u64, LONGEST_PART) as i64;
-        for_range(start, k, longest, zero(), |first, sum| {
-            let count = if k % longest == 0 {
-                scalar(self.index, longest)
-            } else {
-                (scalar(self.index, k) - first).minimum(longest)
-            };
-            sum + for_range(start, count, depth, zero(), |k, sum| step(first + k, sum))
-        })
+        let longest = part_of(k as u64, depth as u64, LONGEST_PART);
+        let sums = in_parts(self.index, (k as u64, longest), vec![zero()], |first, count| {
+            vec![for_range(start, count, depth, zero(), |k, sum| step(first + k, sum))]
+        });
+        sums.first().copied().unwrap_or_else(zero)
     }
 
     /// Whether the sum is one of parts. Of narrower types rounding the operands errs more than a long sum.

@@ -1,14 +1,15 @@
 //! Convolutions in which a filter reads several channels.
 
+use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{
     BuildError, Tile, axis, both, div_rem, fma, for_range, program_and, program_id, zeros,
 };
 
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
-use super::ops::{Params, in_parts, int, read, wide, write};
+use super::ops::{Params, int, read, wide, write};
 use crate::block_kernel::Coordinates;
-use crate::contract::blocks::{LONGEST_PART, LONGEST_SUM, part_of};
+use crate::contract::partial_sums::{LONGEST_PART, LONGEST_SUM, SHORTEST_PART, in_parts, part_of};
 use crate::taken::taken;
 
 /// The filters of an instance.
@@ -103,7 +104,9 @@ impl Body<'_> {
         if each >= depth || !depth.is_multiple_of(each) || self.conv.taps() == 1 {
             return self.taps(sum, int(0), depth, &mut Vec::new());
         }
-        for_range(0, depth, each, sum, |low, sum| self.taps(sum, low, each, &mut Vec::new()))
+        for_range(0, depth, each, sum, |low, sum| {
+            self.part(sum, (each, 0), |sum| self.taps(sum, low, each, &mut Vec::new()))
+        })
     }
 
     /// The loops over taps of the kernel.
@@ -111,11 +114,30 @@ impl Body<'_> {
         let Some(axis) = self.conv.axes.get(tap.len()) else { return self.steps(sum, low, count, tap) };
         let mut at = |k: Tile, sum: Tile| {
             tap.push(k);
-            let sum = self.taps(sum, low, count, tap);
+            let sum = self.part(sum, (count, tap.len()), |sum| self.taps(sum, low, count, tap));
             tap.pop();
             sum
         };
         if axis.kernel == 1 { at(int(0), sum) } else { for_range(0, axis.kernel, 1, sum, at) }
+    }
+
+    /// The sum with what `add` adds to one: so many channels at all taps along the axes from this one on. It is summed by itself where it
+    /// is the shortest part that pays.
+    fn part(&self, sum: Tile, (count, axis): (u64, usize), add: impl FnOnce(Tile) -> Tile) -> Tile {
+        let products =
+            |axis: usize| count * self.conv.axes.iter().skip(axis).map(|axis| axis.kernel).product::<u64>();
+        let is_shortest = products(axis) >= SHORTEST_PART && products(axis + 1) < SHORTEST_PART;
+        if self.is_long() && is_shortest { sum + add(self.nothing()) } else { add(sum) }
+    }
+
+    /// Whether the sum is one of parts.
+    fn is_long(&self) -> bool {
+        self.conv.depth() * self.conv.taps() > LONGEST_SUM
+    }
+
+    /// A sum of no products.
+    fn nothing(&self) -> Tile {
+        zeros(self.conv.sum(), [self.block.filters, self.block.area()])
     }
 
     /// The loop over the `count` channels of a block from `low` on.
@@ -133,13 +155,13 @@ impl Body<'_> {
         if count == unroll {
             return steps(int(0), sum);
         }
-        if conv.depth() * conv.taps() <= LONGEST_SUM || count < LONGEST_PART {
+        if !self.is_long() || count < SHORTEST_PART {
             return for_range(0, count, unroll, sum, steps);
         }
-        let none = || zeros(conv.sum(), [self.block.filters, self.block.area()]);
-        let parts = in_parts((count, part_of(count, unroll, LONGEST_PART)), vec![sum], |first, count| {
-            vec![for_range(0, count, unroll, none(), |c, sum| steps(first + c, sum))]
-        });
+        let parts =
+            in_parts(Elem::I32, (count, part_of(count, unroll, LONGEST_PART)), vec![sum], |first, count| {
+                vec![for_range(0, count, unroll, self.nothing(), |c, sum| steps(first + c, sum))]
+            });
         parts.first().copied().unwrap_or(sum)
     }
 

@@ -1,7 +1,7 @@
 //! What programs of convolutions have in common.
 
 use tilefuse_block::Elem;
-use tilefuse_block::dynamic::{Ptr, Scope, Tile, fma, for_range, load, scalar, select, store};
+use tilefuse_block::dynamic::{Ptr, Scope, Tile, fma, load, scalar, select, store};
 
 use super::geometry::Conv;
 
@@ -57,26 +57,3 @@ pub(super) fn multiply_add(x: Tile, w: Tile, sum: Tile, mask: Option<Tile>) -> T
 /// The fewest products of a transposed convolution that are summed by themselves before they are added to others: those of all
 /// channels at a tap, or of all taps at a channel. One long sum errs more than libtorch, which adds up products of matrices.
 pub(super) const PART: u64 = 8;
-
-/// Sums with those that `part` makes of each stretch of so many channels, of at most `longest`, given where it begins and how many it
-/// has.
-pub(super) fn in_parts(
-    (channels, longest): (u64, u64),
-    sums: Vec<Tile>,
-    part: impl Fn(Tile, Tile) -> Vec<Tile>,
-) -> Vec<Tile> {
-    if channels <= longest {
-        return added(&sums, &part(int(0), int(channels)));
-    }
-    let all = int(channels);
-    for_range(0, all, longest, sums, |first, sums| {
-        let is_even = channels.is_multiple_of(longest);
-        let count = if is_even { int(longest) } else { (all - first).minimum(int(longest)) };
-        added(&sums, &part(first, count))
-    })
-}
-
-/// Sums with what further products add up to.
-pub(super) fn added(sums: &[Tile], parts: &[Tile]) -> Vec<Tile> {
-    sums.iter().zip(parts).map(|(&sum, &part)| sum + part).collect()
-}

@@ -10,15 +10,16 @@
 //! are; else it is row-major. Taps outside of the image are left out, by a mask where only some instances have
 //! pixels there.
 
+use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{
     BuildError, Tile, arange, both, div_rem, for_range, program_and, program_id, select, unravel, zeros,
 };
 
 use super::geometry::{Conv, ConvProgram, Image};
-use super::ops::{PART, Params, in_parts, int, multiply_add, read, wide, write};
+use super::ops::{PART, Params, int, multiply_add, read, wide, write};
 use super::tile::Extents;
 use crate::block_kernel::Coordinates;
-use crate::contract::blocks::{LONGEST_PART, LONGEST_SUM, part_of};
+use crate::contract::partial_sums::{LONGEST_PART, LONGEST_SUM, SHORTEST_PART, in_parts, part_of};
 use crate::contract::window_axis::{WindowAxis, inside};
 use crate::taken::taken;
 use crate::types::fits_i32;
@@ -342,12 +343,12 @@ impl Body<'_> {
         let together = taps.len() as u64;
         let are_parts = match self.conv.is_transposed() {
             true => depth >= PART,
-            false => depth * self.conv.taps() > LONGEST_SUM && depth * together >= LONGEST_PART,
+            false => depth * self.conv.taps() > LONGEST_SUM && depth * together >= SHORTEST_PART,
         };
         if !are_parts {
             return for_range(0, depth, unroll, sums, step);
         }
-        in_parts((depth, part_of(depth, unroll, LONGEST_PART / together)), sums, |first, count| {
+        in_parts(Elem::I32, (depth, part_of(depth, unroll, LONGEST_PART / together)), sums, |first, count| {
             let none = vec![self.nothing(); (self.tile.pixels * self.tile.vectors) as usize];
             for_range(0, count, unroll, none, |channel, sums| step(first + channel, sums))
         })

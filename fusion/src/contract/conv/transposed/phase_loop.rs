@@ -6,14 +6,15 @@
 //!   store sum at stride cells + phase
 //! ```
 
+use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_id, unravel, zeros};
 
 use super::extents::Extents;
 use super::operands::{Filters, Operands, Row};
 use crate::block_kernel::Coordinates;
-use crate::contract::blocks::LONGEST_PART;
 use crate::contract::conv::geometry::Conv;
-use crate::contract::conv::ops::{PART, Params, in_parts, int, multiply_add, read, wide};
+use crate::contract::conv::ops::{PART, Params, int, multiply_add, read, wide};
+use crate::contract::partial_sums::{LONGEST_PART, in_parts};
 use crate::contract::window_axis::{WindowAxis, inside};
 
 /// What the loops of an instance need.
@@ -97,7 +98,7 @@ impl Loops<'_> {
             return channels(int(0), int(depth), sum);
         }
         let part = |first, count| vec![channels(first, count, zeros(self.conv.sum(), self.tile.shape()))];
-        let sums = in_parts((depth, LONGEST_PART), vec![sum], part);
+        let sums = in_parts(Elem::I32, (depth, LONGEST_PART), vec![sum], part);
         sums.first().copied().unwrap_or(sum)
     }
 }

@@ -14,7 +14,8 @@ use super::extents::Extents;
 use super::operands::{Filters, Operands, Row};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
-use crate::contract::conv::ops::{PART, Params, added, int, multiply_add, read, wide};
+use crate::contract::conv::ops::{PART, Params, int, multiply_add, read, wide};
+use crate::contract::partial_sums::added;
 use crate::contract::window_axis::inside;
 
 /// Pixels that some taps read.
