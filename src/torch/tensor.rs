@@ -1,6 +1,7 @@
 //! Cheap access to tensors: what they look like, checks of many at once, and new tensors without an operator call.
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::ops::BitOr;
 
 use smallvec::SmallVec;
@@ -158,6 +159,28 @@ pub struct Meta {
     pub device: DeviceId,
     rank: u8,
 }
+
+// As the shim asserts of `TfMeta`.
+const _: () = assert!(
+    size_of::<Meta>() == 216
+        && offset_of!(Meta, sizes) == 0
+        && offset_of!(Meta, strides) == 64
+        && offset_of!(Meta, offset) == 128
+        && offset_of!(Meta, numel) == 136
+        && offset_of!(Meta, nbytes) == 144
+        && offset_of!(Meta, use_count) == 152
+        && offset_of!(Meta, storage_use_count) == 160
+        && offset_of!(Meta, version) == 168
+        && offset_of!(Meta, data) == 176
+        && offset_of!(Meta, tensor_impl) == 184
+        && offset_of!(Meta, storage) == 192
+        && offset_of!(Meta, storage_data) == 200
+        && offset_of!(Meta, flags) == 208
+        && offset_of!(Meta, dtype) == 212
+        && offset_of!(Meta, device.kind) == 213
+        && offset_of!(Meta, device.index) == 214
+        && offset_of!(Meta, rank) == 215
+);
 
 /// Type, sizes and device, `f32[4, 8] on cuda:0`; the host is not named.
 impl std::fmt::Display for Meta {

@@ -12,6 +12,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/COW.h>
 
+#include <cstddef>
+
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
@@ -61,6 +63,16 @@ extern "C" struct TfMeta {
   int8_t dtype, device_type, device_index;
   uint8_t rank;
 };
+
+// As Rust's `Meta` asserts.
+static_assert(sizeof(TfMeta) == 216 && offsetof(TfMeta, sizes) == 0 && offsetof(TfMeta, strides) == 64 &&
+              offsetof(TfMeta, offset) == 128 && offsetof(TfMeta, numel) == 136 && offsetof(TfMeta, nbytes) == 144 &&
+              offsetof(TfMeta, use_count) == 152 && offsetof(TfMeta, storage_use_count) == 160 &&
+              offsetof(TfMeta, version) == 168 && offsetof(TfMeta, data) == 176 && offsetof(TfMeta, impl) == 184 &&
+              offsetof(TfMeta, storage) == 192 && offsetof(TfMeta, storage_data) == 200 &&
+              offsetof(TfMeta, flags) == 208 && offsetof(TfMeta, dtype) == 212 &&
+              offsetof(TfMeta, device_type) == 213 && offsetof(TfMeta, device_index) == 214 &&
+              offsetof(TfMeta, rank) == 215);
 
 extern "C" struct TfExpect {
   int64_t sizes[MAX_RANK], strides[MAX_RANK];
