@@ -70,6 +70,10 @@ pub(crate) struct ModelArgs {
     /// says, or measured.
     #[arg(long, value_name = "CHOICE")]
     products: Option<crate::Products>,
+    /// Bytes of intermediates that a plan may hold beyond what eager holds at its peak, where that makes it faster; else as
+    /// TILEFUSE_WORKSPACE says, or 0.
+    #[arg(long, value_name = "BYTES")]
+    workspace_bytes: Option<u64>,
     /// What to do with some operators, by name or module: eager=h.*.attn, separate=ln_f, together=h.0.mlp, or tolerance:1e-5=wte,
     /// where they are within this of eager's, relative to the largest element,
     /// or run in libtorch; may be given several times. What no operator is meant by is an error.
@@ -88,8 +92,8 @@ pub(crate) struct ModelArgs {
 struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "products", "hints",
-    /// "strict", "max_rewrites"} a line, all but the model optional.
+    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "products",
+    /// "workspace_bytes", "hints", "strict", "max_rewrites"} a line, all but the model optional.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
     manifest: Option<PathBuf>,
     /// Compare every model of the zoo whose name starts with this, or all.
@@ -216,7 +220,9 @@ impl ModelArgs {
         let strict = strict(self.strict.clone());
         let max_rewrites = self.max_rewrites.or(default.max_rewrites);
         let products = self.products.unwrap_or(default.products);
-        crate::Options { products, max_rewrites, hints: self.hint.clone(), strict, ..default }
+        let workspace_bytes = self.workspace_bytes.unwrap_or(default.workspace_bytes);
+        let hints = self.hint.clone();
+        crate::Options { products, workspace_bytes, max_rewrites, hints, strict, ..default }
     }
 }
 

@@ -319,7 +319,7 @@ fn attempt(
         report,
         tolerances: Vec::new(),
         unmatched,
-        ranges: ranges(&plan, target, &modules, options),
+        ranges: ranges(&plan, target, (&modules, &converted.recording), options),
         graphs: Graphs::new(options.cuda_graphs, &plan, target),
         graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
@@ -471,7 +471,12 @@ fn copied(graph: &Graph, outputs: &[TensorSource], recording: &Recording) -> Vec
 }
 
 /// The ranges of a plan's steps, where they are asked for and can be shown.
-fn ranges(plan: &Plan, target: Target, modules: &[String], options: &crate::Options) -> Option<StepRanges> {
+fn ranges(
+    plan: &Plan,
+    target: Target,
+    (modules, recording): (&[String], &Recording),
+    options: &crate::Options,
+) -> Option<StepRanges> {
     if !options.nvtx || target == Target::Host {
         return None;
     }
@@ -479,7 +484,7 @@ fn ranges(plan: &Plan, target: Target, modules: &[String], options: &crate::Opti
         tracing::warn!("this libtorch has no NVTX: there are no ranges");
         return None;
     }
-    Some(StepRanges::of(plan, modules))
+    Some(StepRanges::of(plan, modules, &super::module_paths::param_names(recording)))
 }
 
 /// The devices on which the calls of a plan draw random numbers.

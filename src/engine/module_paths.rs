@@ -1,8 +1,9 @@
 //! The modules of a model that captured operators, and the steps of a plan, belong to: from scopes that the model names, from
 //! TorchScript's interpreter, and from the names of the parameters that operators read.
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_fusion::plan::{Plan, Step, StepKind};
-use tilefuse_fusion::{NodeId, Recording, Source};
+use tilefuse_fusion::{NodeId, Op, Recording, Source};
 
 use super::convert::Converted;
 use super::script_modules::ScriptModules;
@@ -152,15 +153,52 @@ pub(crate) fn module_of<'m>(name: &str, module: impl Fn(usize) -> Option<&'m str
     modules.fold(first, |common, module| common_path(&common, module))
 }
 
-/// By step: the modules of the operators that it computes, in order, without those that others of them are in.
-pub(crate) fn step_modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>> {
+/// The names of a model's parameters, by their positions.
+pub(super) fn param_names(recording: &Recording) -> FxHashMap<u32, &str> {
+    let named = recording.tensors.iter().filter_map(|tensor| match &tensor.source {
+        Source::Param(position, name) => Some((*position, name.as_str())),
+        _ => None,
+    });
+    named.collect()
+}
+
+/// The parameters that a step reads, and constants, where it reads nothing else.
+fn params_of(plan: &Plan, step: &Step) -> Vec<NodeId> {
+    let mut found = Vec::new();
+    let mut stack = nodes_of(step).to_vec();
+    let mut seen: FxHashSet<NodeId> = stack.iter().copied().collect();
+    while let Some(node) = stack.pop() {
+        match plan.graph.node(node).op {
+            Op::Input(_) => return Vec::new(),
+            Op::Param(_) | Op::Const(_) => found.push(node),
+            _ => {
+                let operands = plan.graph.operands(node).into_iter().map(|operand| operand.node);
+                stack.extend(operands.filter(|&operand| seen.insert(operand)));
+            }
+        }
+    }
+    found
+}
+
+/// By step: the modules of the operators that it computes, in order, without those that others of them are in. What passes make of
+/// parameters alone, as copies of them, is of their modules.
+pub(crate) fn step_modules<'n>(
+    plan: &Plan,
+    of_calls: &[String],
+    param_name: impl Fn(NodeId) -> Option<&'n str>,
+) -> Vec<Vec<String>> {
     let of_call = |number: usize| of_calls.get(number).map(String::as_str);
     // Passes name what they make of several calls after the first and the last.
     let of_name = |origin: u32| Some(module_of(plan.graph.origins.get(origin as usize)?, of_call));
     let of_origin = |origin: u32| of_call(origin as usize).map(str::to_owned).or_else(|| of_name(origin));
     let of_step = |step: &Step| {
         let origins = nodes_of(step).iter().filter_map(|&node| plan.graph.node(node).origin);
-        innermost(origins.filter_map(of_origin).filter(|module| !module.is_empty()))
+        let found = innermost(origins.filter_map(of_origin).filter(|module| !module.is_empty()));
+        if !found.is_empty() {
+            return found;
+        }
+        let names = params_of(plan, step).into_iter().filter_map(&param_name);
+        innermost(names.filter_map(|name| Some(name.rsplit_once('.')?.0.to_owned())))
     };
     let mut found: Vec<Vec<String>> = plan.steps.iter().map(of_step).collect();
     // Where they have no name, it is of what surrounds it.
@@ -279,6 +317,25 @@ mod tests {
         assert_eq!(of("aten::linear #1"), "h.0.attn.o");
         assert_eq!(of("attention (aten::matmul #0 .. aten::matmul #1)"), "h.0.attn");
         assert_eq!(of("aten::add #2") + &of("input 0"), "");
+    }
+
+    #[test]
+    fn copies_of_parameters_are_of_their_modules() {
+        let modules = |source: &str| {
+            let text = format!(
+                "graph {{
+                  %0 = {source} 0 : f32[64,96]
+                  %1 = cast(%0) : bf16[64,96]
+                  outputs %1
+                }}"
+            );
+            let graph = tilefuse_fusion::parse_graph(&text).unwrap();
+            let plan = tilefuse_fusion::pipeline::plan(&graph, &tilefuse_fusion::Profile::host(2)).unwrap();
+            let name = |node| matches!(plan.graph.node(node).op, Op::Param(0)).then_some("h.0.attn.q.weight");
+            step_modules(&plan, &[], name)
+        };
+        assert_eq!(modules("param"), [["h.0.attn.q"]]);
+        assert_eq!(modules("input"), [[""; 0]]);
     }
 
     #[test]

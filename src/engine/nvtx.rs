@@ -10,6 +10,8 @@
 
 use std::ffi::CString;
 
+use rustc_hash::FxHashMap;
+use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{Plan, StepKind};
 
 use super::exec::Watch;
@@ -24,9 +26,12 @@ use crate::torch::{pop_range, push_range};
 pub(crate) struct StepRanges(Vec<Vec<CString>>);
 
 impl StepRanges {
-    /// Of a plan, with the modules that captured calls belong to.
-    pub(super) fn of(plan: &Plan, of_calls: &[String]) -> StepRanges {
-        let modules = step_modules(plan, of_calls);
+    /// Of a plan, with the modules that captured calls belong to, and the names of parameters by their positions.
+    pub(super) fn of(plan: &Plan, of_calls: &[String], params: &FxHashMap<u32, &str>) -> StepRanges {
+        let modules = step_modules(plan, of_calls, |node| match plan.graph.node(node).op {
+            Op::Param(position) => params.get(&position).copied(),
+            _ => None,
+        });
         let of = |at: usize| {
             let mut paths = modules[at].iter();
             let first = paths.next().cloned().unwrap_or_default();
@@ -114,7 +119,7 @@ mod tests {
         }";
         let plan = plan(&parse_graph(text).unwrap(), &Profile::host(2)).unwrap();
         let modules = ["h.0.mlp", "h.0.ln"].map(String::from);
-        let ranges = StepRanges::of(&plan, &modules);
+        let ranges = StepRanges::of(&plan, &modules, &FxHashMap::default());
         let names = |at: usize| -> Vec<&str> { ranges.0[at].iter().map(|n| n.to_str().unwrap()).collect() };
         assert_eq!(names(0), ["h", "h.0", "h.0.mlp", "aten::exp #0"]);
         assert_eq!(names(1), ["h", "h.0", "h.0.ln", "aten::sin #1"]);

@@ -656,6 +656,67 @@ mod tests {
         assert_eq!(orders, [true, false]);
     }
 
+    /// Products that are too long to be measured, between short ones that are: what is known of these, and what is measured.
+    #[test]
+    fn products_that_are_alike_are_judged_alike() {
+        const LONG: i64 = 8192;
+        // What is known is kept on disk: of a machine that there is not.
+        for (is_known, threads, sizes) in [(true, 77, [33, 34, 35]), (false, 2, [65, 66, 67])] {
+            let profile = Profile::host(threads);
+            let sizes = |at: i64| if at % 4 == 3 { sizes[at as usize / 4] } else { LONG };
+            let (mut inputs, mut products, mut outputs) = (String::new(), String::new(), Vec::new());
+            for at in 0..12 {
+                let (size, result) = (sizes(at), 24 + at);
+                inputs.push_str(&format!("%{at} = input {at} : f32[{size},{size}]\n"));
+                products.push_str(&format!("%{} = param {at} : f32[{size},{size}]\n", 12 + at));
+                outputs.push(format!("%{result}"));
+            }
+            for at in 0..12 {
+                let (size, weight, result) = (sizes(at), 12 + at, 24 + at);
+                products.push_str(&format!(
+                    "%{result} = aten::linear(input=%{at}, weight=%{weight}) : f32[{size},{size}]\n"
+                ));
+            }
+            let text = format!("graph {{\n{inputs}{products}outputs {}\n}}", outputs.join(", "));
+            let graph = tilefuse_fusion::parse_graph(&text).unwrap();
+            let primitive = Stage::Primitive..=Stage::Primitive;
+            let graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
+            let is_long = |candidate: &Candidate<'_>| {
+                candidate.graph.ty(candidate.node.into()).shape.first() == Some(&LONG)
+            };
+            let choose = |measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>| {
+                let products = Products::Measured;
+                choose_products(&mut graph.clone(), &profile, products, Some(0), u64::MAX, measure);
+            };
+            if is_known {
+                choose(&mut |candidate: &Candidate<'_>| {
+                    if !is_long(candidate) {
+                        let times = candidate.predicted(&profile);
+                        let measured = (0.5 * times.generated_us, 2.0 * times.library_us);
+                        KNOWN.put(describe(candidate, &profile), &measured);
+                    }
+                    None
+                });
+            }
+            let mut measuring = Measuring::default();
+            measuring.begin(&graph, &profile, Some(0), u64::MAX);
+            let mut judged: FxHashMap<String, Vec<Option<Times>>> = FxHashMap::default();
+            choose(&mut |candidate: &Candidate<'_>| {
+                let times = measuring.measure(candidate, &profile);
+                if is_long(candidate) {
+                    judged.entry(describe(candidate, &profile)).or_default().push(times);
+                }
+                times
+            });
+            assert!(!judged.is_empty());
+            for times in judged.values() {
+                assert!(times.len() >= 9, "{times:?}");
+                assert!(times.iter().all(|other| *other == times[0]), "{times:?}");
+                assert!(!is_known || times[0].is_some_and(|times| !times.measured), "{times:?}");
+            }
+        }
+    }
+
     #[test]
     fn rounds_that_do_not_agree_decide_nothing() {
         let of = |rounds: &[[u64; 2]]| {

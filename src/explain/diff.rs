@@ -25,6 +25,9 @@ use crate::paths::any_number;
 /// Where what is different in a step begins in a line.
 const STEP_INDENT: usize = 8;
 
+/// The name of the sum of operations.
+const OPERATIONS: &str = "operations";
+
 /// What is different in a plan from an older one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanDiff {
@@ -116,7 +119,11 @@ impl TotalChange {
     }
 
     fn shown(&self, value: f64) -> String {
-        if self.name.starts_with("bytes") { bytes(value as u64) } else { number(value) }
+        match self.name.as_str() {
+            name if name.starts_with("bytes") => bytes(value as u64),
+            OPERATIONS => operations(value),
+            _ => number(value),
+        }
     }
 
     /// The growth in percent.
@@ -252,7 +259,7 @@ fn differences(
     for (old, new) in reasons(old).into_iter().zip(reasons(new)) {
         let [was, is] = [old, new].map(|reason| reason.map_or("nothing said", String::as_str));
         if without_numbers(was) != without_numbers(is) {
-            found.push(format!("reason: {was} -> {is}"));
+            found.push(format!("reason: {} -> {}", summary::short(was), summary::short(is)));
         }
     }
     let [was, is] = [(old_plan, old), (new_plan, new)].map(|(plan, step)| program(plan, step));
@@ -319,7 +326,7 @@ fn totals(old: &Explanation, new: &Explanation, basis: Basis) -> Vec<TotalChange
         change("bytes at peak", a.peak_bytes as f64, b.peak_bytes as f64, true),
         change("distinct kernels", a.distinct_kernels as f64, b.distinct_kernels as f64, false),
         change("edges that were not fused", a.cuts as f64, b.cuts as f64, false),
-        change("operations", a.flops as f64, b.flops as f64, false),
+        change(OPERATIONS, a.flops as f64, b.flops as f64, false),
     ]
 }
 
@@ -377,16 +384,17 @@ impl PlanDiff {
         if !self.choices.is_empty() {
             let _ = writeln!(text, "\n{}", style.wrapped(choices::HEADING, STEP_INDENT));
         }
-        for AlikeChoiceChange { operator, old, new, count } in self.choices_alike() {
-            let _ = writeln!(text, "{}", style.wrapped(&format!("  {count:3} x {operator}"), STEP_INDENT));
+        for AlikeChoiceChange { operator, modules, old, new, count } in self.choices_alike() {
+            let line = format!("  {count:3} x {operator}{}", behind(&modules));
+            let _ = writeln!(text, "{}", style.wrapped(&line, STEP_INDENT));
             let change = format!("{:STEP_INDENT$}{old} -> {new}", "");
             let _ = writeln!(text, "{}", style.wrapped(&change, STEP_INDENT));
         }
         if !self.cuts.is_empty() {
             let _ = writeln!(text, "\nedges");
         }
-        for AlikeCutChange { edge, old, new, count, bytes: size } in self.cuts_alike() {
-            let edge = format!("  {count:3} x {edge}, {}", bytes(size));
+        for AlikeCutChange { edge, modules, old, new, count, bytes: size } in self.cuts_alike() {
+            let edge = format!("  {count:3} x {edge}, {}{}", bytes(size), behind(&modules));
             let _ = writeln!(text, "{}", style.wrapped(&edge, STEP_INDENT));
             let change = format!("{:STEP_INDENT$}{old} -> {new}", "");
             let _ = writeln!(text, "{}", style.wrapped(&change, STEP_INDENT));
@@ -405,7 +413,7 @@ impl PlanDiff {
     }
 
     /// The edges that changed, those between operators of the same names once.
-    pub(super) fn cuts_alike(&self) -> Vec<AlikeCutChange<'_>> {
+    pub(super) fn cuts_alike(&self) -> Vec<AlikeCutChange> {
         cuts::alike(&self.cuts)
     }
 
@@ -433,6 +441,21 @@ impl PlanDiff {
 
 fn number(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+/// Operations, in the unit that suits them.
+fn operations(n: f64) -> String {
+    match n {
+        n if n < 1e4 => format!("{n:.0} flop"),
+        n if n < 1e7 => format!("{:.1} kflop", n / 1e3),
+        n if n < 1e10 => format!("{:.1} Mflop", n / 1e6),
+        n => format!("{:.1} Gflop", n / 1e9),
+    }
+}
+
+/// Modules behind what is in them; empty where none are known.
+fn behind(modules: &str) -> String {
+    if modules.is_empty() { String::new() } else { format!("  {modules}") }
 }
 
 /// Steps of repeated layers once, with how many there are.
@@ -565,6 +588,44 @@ mod tests {
         other.edges[0].verdict = String::from("fused as an epilogue");
         assert!(other.diff(&new).is_empty());
         assert_eq!(without_numbers("12.5 us, 3 of 4."), "# us, # of #");
+    }
+
+    /// Operators, modules and operations are written as in the text of a plan.
+    #[test]
+    fn edges_and_totals_read_as_those_of_plans() {
+        let mut old = layers_of_two();
+        for (operator, module) in [("relu", "h.0.norm"), ("linear", "h.0.mlp.up"), ("linear", "h.0.mlp.down")]
+        {
+            old.operators.push(crate::explain::OperatorReport {
+                operator: format!("aten::{operator} #{}", old.operators.len()),
+                module: module.into(),
+                step: None,
+                left_out: None,
+            });
+        }
+        let mut new = old.clone();
+        new.edges[0].verdict = String::from("cut: aten::cumsum #3 runs through libtorch");
+        for step in &mut new.steps {
+            if let StepReport::Kernel { flops, reason, .. } = step {
+                *flops = 2_000_000;
+                *reason = Some(String::from("aten::linear #1 needs it"));
+            }
+        }
+        let diff = new.diff(&old);
+        let text = diff.text();
+        let operations = text.lines().find(|line| line.starts_with("operations ")).unwrap();
+        let words: Vec<&str> = operations.split_whitespace().collect();
+        assert_eq!(words[..6], ["operations", "256", "flop", "->", "16.0", "Mflop"]);
+        let edges = "\nedges\n    1 x linear -> linear, 128 B  h.0.mlp.up -> h.0.mlp.down\n        cut: predicted 9.0 us in one \
+                     kernel, 4.0 us in two -> cut: cumsum runs through libtorch\n";
+        assert!(text.ends_with(edges), "{text}");
+        assert!(
+            text.contains("reason: nothing said -> linear needs it") && !text.contains("aten::"),
+            "{text}"
+        );
+        let page = new.html_with_changes("a model", &diff);
+        assert!(page.contains("<small class=\"module\">h.0.mlp.up -&#62; h.0.mlp.down</small>"), "{page}");
+        assert_eq!([1e7, 1e10, 1e12].map(super::operations), ["10.0 Mflop", "10.0 Gflop", "1000.0 Gflop"]);
     }
 
     #[test]

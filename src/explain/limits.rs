@@ -88,7 +88,8 @@ fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<(f64, Bound)> 
 }
 
 /// How much of a kernel's time the machine's limits ask for: more than all of it where operands come from a cache, or the machine
-/// does better than its figures say. None of products by typical figures, which real machines exceed several times.
+/// does better than its figures say. None of products on a machine that was not measured, whose typical figures real ones exceed several
+/// times.
 pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<OfLimit> {
     of_limit_in(plan, step, step.us()?)
 }
@@ -96,32 +97,43 @@ pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<OfLimit>
 /// [`of_limit`] where the step takes so many microseconds.
 pub(super) fn of_limit_in(plan: &Explanation, step: &StepReport, us: f64) -> Option<OfLimit> {
     let (limit, bound) = limit_us(plan.machine.as_ref()?, step)?;
-    if bound == Bound::Products && is_typical(plan) {
+    if bound == Bound::Products && !is_measured(plan) {
         return None;
     }
     (us > 0.0).then(|| OfLimit { part: limit / us, bound })
 }
 
-/// Of so much, what is said: `~` where the limits are typical figures, and no number beyond the limit.
+/// Of so much, what is said: `~` where the limit is a typical figure, and no number beyond the limit.
 pub(super) fn limit_text(plan: &Explanation, of: OfLimit) -> String {
-    let about = if is_typical(plan) { "~" } else { "" };
+    let about = if is_typical(plan, of.bound) { "~" } else { "" };
     if is_beyond(of) { String::from(">100 %") } else { format!("{about}{:.0} %", 100.0 * of.part) }
 }
 
 /// The same as a sentence, with the limit that it is of.
 pub(super) fn limit_sentence(plan: &Explanation, of: OfLimit) -> String {
     let (text, name) = (limit_text(plan, of), of.bound.name());
-    match (is_beyond(of), is_typical(plan)) {
+    match (is_beyond(of), is_measured(plan)) {
         (false, _) => format!("{text} of the time is what {name} asks for"),
-        (true, true) => format!("{text}: {name} by typical figures asks for more than the time"),
-        (true, false) => {
+        (true, false) => format!("{text}: {name} by typical figures asks for more than the time"),
+        (true, true) => {
             format!("{text}: {name} asks for more than the time, for {}", of.bound.why_exceeded())
         }
     }
 }
 
-fn is_typical(plan: &Explanation) -> bool {
-    plan.machine.as_ref().is_some_and(|machine| !machine.measured)
+/// Whether the machine was measured, as far as it is.
+fn is_measured(plan: &Explanation) -> bool {
+    plan.machine.as_ref().is_none_or(|machine| machine.measured)
+}
+
+/// Whether a limit is a typical figure, which was not measured.
+fn is_typical(plan: &Explanation, bound: Bound) -> bool {
+    let is_of = |machine: &MachineReport| match bound {
+        Bound::Memory => !machine.measured,
+        Bound::Operations => true,
+        Bound::Products => !machine.measured || machine.product_is_typical,
+    };
+    plan.machine.as_ref().is_some_and(is_of)
 }
 
 /// Whether a part is more than the whole when it is rounded.
@@ -139,13 +151,21 @@ pub(super) fn limits_text(plan: &Explanation) -> String {
         limit.is_some_and(|(_, bound)| bound == Bound::Products)
     };
     let has_products = plan.steps.iter().any(is_product);
-    if is_typical(plan) && (has_products || !limits.is_empty()) {
+    if !is_measured(plan) && (has_products || !limits.is_empty()) {
         return format!(
             "limits: ~ by typical figures{}{}; `tilefuse doctor --profile` measures this machine's",
             if is_any_beyond { ", >100 % where the machine or its caches exceed them" } else { "" },
             if has_products { ", none of products, for which these are too rough" } else { "" }
         );
     }
+    let is_about = |bound: &Bound| {
+        is_typical(plan, *bound) && limits.iter().any(|of| of.bound == *bound && !is_beyond(*of))
+    };
+    let about: Vec<&str> = Bound::ALL.into_iter().filter(is_about).map(Bound::name).collect();
+    let about = (!about.is_empty()).then(|| {
+        let names = about.join(" and ");
+        format!("~ of {names} by typical figures, which `tilefuse doctor --profile` does not measure")
+    });
     let exceeded = Bound::ALL.into_iter().filter_map(|bound| {
         let kernels = match beyond(bound) {
             0 => return None,
@@ -155,7 +175,9 @@ pub(super) fn limits_text(plan: &Explanation) -> String {
         Some(format!("of {} in {kernels}, where {}", bound.name(), bound.why_exceeded()))
     });
     let exceeded: Vec<String> = exceeded.collect();
-    if exceeded.is_empty() { String::new() } else { format!("limits: >100 % {}", exceeded.join("; ")) }
+    let exceeded = (!exceeded.is_empty()).then(|| format!(">100 % {}", exceeded.join("; ")));
+    let said: Vec<String> = about.into_iter().chain(exceeded).collect();
+    if said.is_empty() { String::new() } else { format!("limits: {}", said.join("; ")) }
 }
 
 /// Steps of one kind.
@@ -165,22 +187,25 @@ pub(super) struct Kind {
     pub(super) us: f64,
     /// How much of this time the machine's limits ask for, where they are known.
     pub(super) of_limit: Option<f64>,
+    /// Whether a typical figure is among these limits.
+    is_typical: bool,
 }
 
 /// The kinds of steps of a plan, those that take most time first.
 pub(super) fn kinds(plan: &Explanation) -> Vec<Kind> {
-    let mut found: IndexMap<&'static str, (usize, f64, Option<f64>)> = IndexMap::new();
+    let mut found: IndexMap<&'static str, (usize, f64, Option<f64>, bool)> = IndexMap::new();
     for step in &plan.steps {
-        let (steps, us, limit) = found.entry(class(step)).or_insert((0, 0.0, Some(0.0)));
+        let (steps, us, limit, typical) = found.entry(class(step)).or_insert((0, 0.0, Some(0.0), false));
         (*steps, *us) = (*steps + 1, *us + step.us().unwrap_or(0.0));
         // Typical figures are no limit of this machine.
         let machine = plan.machine.as_ref().filter(|machine| machine.measured);
-        let asked = machine.and_then(|machine| limit_us(machine, step)).map(|(us, _)| us);
-        *limit = limit.zip(asked).map(|(sum, asked)| sum + asked);
+        let asked = machine.and_then(|machine| limit_us(machine, step));
+        *limit = limit.zip(asked).map(|(sum, (asked, _))| sum + asked);
+        *typical |= asked.is_some_and(|(_, bound)| is_typical(plan, bound));
     }
-    let kind = |(name, (steps, us, limit)): (_, (usize, f64, Option<f64>))| {
+    let kind = |(name, (steps, us, limit, is_typical)): (_, (usize, f64, Option<f64>, bool))| {
         let of_limit = limit.filter(|_| us > 0.0).map(|limit| limit / us);
-        Kind { name, steps, us, of_limit }
+        Kind { name, steps, us, of_limit, is_typical }
     };
     let mut kinds: Vec<Kind> = found.into_iter().map(kind).collect();
     kinds.sort_by(|a, b| b.us.total_cmp(&a.us));
@@ -192,9 +217,10 @@ pub(super) fn where_time_goes(plan: &Explanation) -> String {
     let kinds = kinds(plan);
     let all = kinds.iter().map(|kind| kind.us).sum::<f64>().max(f64::MIN_POSITIVE);
     let part = |kind: &Kind| {
+        let about = if kind.is_typical { "~" } else { "" };
         let limit = kind.of_limit.map_or_else(String::new, |part| match part > 1.0 {
             true => String::from(" beyond the machine's limit"),
-            false => format!(" at {part:.2} of the machine's limit"),
+            false => format!(" at {about}{part:.2} of the machine's limit"),
         });
         let steps = if kind.steps == 1 { "step" } else { "steps" };
         let sources = if kind.name == CALLS { sources(plan) } else { String::new() };
@@ -285,5 +311,45 @@ mod tests {
         assert_eq!(limits_text(&computing), reason);
         plan.machine = None;
         assert_eq!(limits_text(&plan), "");
+    }
+
+    /// On a machine that was measured, some figures are typical ones nevertheless.
+    #[test]
+    fn shares_of_typical_figures_are_marked() {
+        let mut plan = layers_of_two();
+        // 6,000 operations at 50 Gop/s are 0.12 us of 2, and at 100 Gop/s of products 0.06 us.
+        let mut arithmetic = |at: usize, kind: KernelKind| {
+            if let StepReport::Kernel { flops, shape, .. } = &mut plan.steps[at] {
+                (*flops, *shape) = (6000, kind);
+            }
+        };
+        arithmetic(1, KernelKind::Pointwise);
+        arithmetic(2, KernelKind::Block(BlockKernelKind::Contraction));
+        let texts = |plan: &Explanation| {
+            [0, 1, 2].map(|at: usize| limit_text(plan, of_limit(plan, &plan.steps[at]).unwrap()))
+        };
+        assert_eq!(texts(&plan), ["1 %", "~6 %", "3 %"]);
+        let legend = "limits: ~ of the throughput of simple operations by typical figures, which `tilefuse doctor --profile` does not \
+                      measure";
+        assert_eq!(limits_text(&plan), legend);
+        let time = where_time_goes(&plan);
+        assert!(time.contains("contraction 12.5 % in 1 step at 0.03 of the machine's limit"), "{time}");
+        plan.machine.as_mut().unwrap().product_is_typical = true;
+        assert_eq!(texts(&plan), ["1 %", "~6 %", "~3 %"]);
+        let legend = "limits: ~ of the throughput of simple operations and the throughput of products by typical figures, which \
+                      `tilefuse doctor --profile` does not measure";
+        assert_eq!(limits_text(&plan), legend);
+        let time = where_time_goes(&plan);
+        assert!(time.contains("contraction 12.5 % in 1 step at ~0.03 of the machine's limit"), "{time}");
+        let summary = plan.summary();
+        assert!(summary.contains(" ~3 % ops ") && summary.contains("\nlimits: ~ of "), "{summary}");
+        assert!(
+            plan.text(false).contains("; ~3 % of the time is what the throughput of products asks for\n")
+        );
+        let page = plan.html("x");
+        assert!(
+            page.contains(">~3 %</td>") && page.contains("~ of the throughput of simple operations and"),
+            "{page}"
+        );
     }
 }

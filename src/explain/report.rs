@@ -248,11 +248,11 @@ pub struct MachineReport {
     pub measured: bool,
     /// Gigabytes of memory per second, read and written together.
     pub gigabytes_per_s: f64,
-    /// Simple operations per nanosecond, a typical figure.
+    /// Simple operations per nanosecond, a typical figure: shares of it are marked with `~`.
     pub gigaops_per_s: f64,
     /// Operations of products per nanosecond, in the fastest type.
     pub product_gigaops_per_s: f64,
-    /// Whether that is a typical figure of generated kernels, which is higher than what libtorch's products were measured to reach.
+    /// Whether that is a typical figure of generated kernels, higher than what libtorch's products reach: shares of it are marked with `~`.
     #[serde(default)]
     pub product_is_typical: bool,
     /// Microseconds that starting a kernel takes.
@@ -421,7 +421,7 @@ impl Explanation {
     /// The report of a plan, without what only one that can run has.
     pub(super) fn planned(planned: &Planned<'_>) -> Explanation {
         let plan = planned.plan;
-        let modules = step_modules(plan, planned.modules);
+        let modules = step_modules(plan, planned.modules, |node| planned.params.name(node));
         let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
         let profile = planned.profile.as_ref().map(|(profile, _)| profile);
@@ -666,6 +666,48 @@ mod tests {
     use tilefuse_fusion::{Profile, parse_graph};
 
     use super::*;
+
+    /// A sum that libtorch computes needs what is added to it: said of one operator, its other edge says why already.
+    #[test]
+    fn a_part_of_an_operator_between_its_parts_is_no_reason_beside_others() {
+        let edges = |sum: &str| {
+            let text = format!(
+                r#"graph {{
+                  origin 0 "aten::tanh #0"
+                  origin 1 "aten::add #1"
+                  origin 2 "aten::cumsum #2"
+                  %0 = input 0 : f32[300]
+                  %1 = map tanh(%0) : f32[300] @0
+                  %2 = aten::cumsum(self=%1) : f32[300] @{sum}
+                  %3 = map add(%1, %2) : f32[300] @1
+                  outputs %3
+                }}"#
+            );
+            let plan = plan(&parse_graph(&text).unwrap(), &Profile::host(2)).unwrap();
+            assert!(plan.decisions.iter().any(|decision| matches!(decision.verdict, Verdict::Cycle(_))));
+            let report = Explanation::planned(&Planned {
+                plan: &plan,
+                params: Parameters::new(&plan.graph, &[], &[], (0, Vec::new())),
+                modules: &[],
+                operators: &OperatorFlow::default(),
+                sites: &[],
+                ops_captured: 3,
+                eager: &EagerCost::default(),
+                rewrites: &(0, None),
+                pass_times: &[],
+                compile: CompileReport::default(),
+                profile: None,
+                target: CodeTarget::Here(Target::Host),
+            });
+            let edges = report.edges.into_iter().filter(|edge| edge.producer == "aten::tanh #0");
+            edges.map(|edge| (edge.consumer, edge.verdict)).collect::<Vec<_>>()
+        };
+        let edge = |consumer: &str, verdict: &str| (consumer.to_owned(), verdict.to_owned());
+        let library = "cut: aten::cumsum runs through libtorch";
+        assert_eq!(edges("1"), [edge("aten::add #1", library)]);
+        let between = "cut: aten::cumsum #2, a step between them, needs the first and feeds the second";
+        assert_eq!(edges("2"), [edge("aten::cumsum #2", library), edge("aten::add #1", between)]);
+    }
 
     /// Sums of columns of what the kernel before them writes row by row, with caches that hold none of it.
     #[test]

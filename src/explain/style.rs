@@ -81,7 +81,10 @@ impl Style {
 
 /// The words of a line, each with the spaces behind it; a number and its unit are one.
 fn words(line: &str) -> Vec<&str> {
-    const UNITS: [&str; 11] = ["%", "us", "ms", "s", "B", "kB", "MB", "GB", "GB/s", "GFLOP/s", "TFLOP/s"];
+    const UNITS: [&str; 15] = [
+        "%", "us", "ms", "s", "B", "kB", "MB", "GB", "GB/s", "flop", "kflop", "Mflop", "Gflop", "GFLOP/s",
+        "TFLOP/s",
+    ];
     let mut found: Vec<std::ops::Range<usize>> = Vec::new();
     let mut start = 0;
     for word in line.split_inclusive(' ') {

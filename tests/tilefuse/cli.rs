@@ -1,7 +1,8 @@
 //! The program: bad input ends with one clear line and status 2.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tch::{CModule, Device, Kind, Tensor};
 
@@ -143,6 +144,32 @@ fn a_plan_that_is_not_fused_as_asked_is_shown_and_fails() {
         assert!(said.lines().count() <= 2, "{said}");
     }
     rejected(&["explain", "mlp8x1024-tiny", "--strict", "*", "--stop-after", "lower"], "--strict asks");
+}
+
+/// Nobody reads what is printed, or only the first line of more than a pipe holds.
+#[test]
+fn a_closed_pipe_changes_no_status() {
+    let closed = |args: &[&str], reads_a_line: bool| {
+        let mut command = Command::new(crate::common::program());
+        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut printed = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        if reads_a_line {
+            printed.read_line(&mut line).unwrap();
+        }
+        drop(printed);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains("panicked") && !said.contains("Broken pipe"), "{args:?}: {said}");
+        (output.status.code(), line)
+    };
+    let explain = ["explain", "mlp8x1024-tiny"];
+    assert_eq!(closed(&explain, false).0, Some(0));
+    let strict = ["--hint", "eager=aten::gelu", "--strict", "aten::gelu"];
+    assert_eq!(closed(&[&explain[..], &strict].concat(), false).0, Some(1));
+    assert_eq!(closed(&["compare", "mlp8x1024-tiny", "--seconds", "0"], false).0, Some(0));
+    let page = closed(&[&explain[..], &["--format", "html"]].concat(), true);
+    assert!(page.0 == Some(0) && page.1.starts_with("<!doctype html>"), "{page:?}");
 }
 
 fn example(name: &str) -> String {
@@ -444,6 +471,21 @@ fn inputs_from_a_file_take_the_type_of_the_model() {
     let outcome = compared(&["mlp8x1024-tiny", "--dtype", "bf16", "--inputs", file.to_str().unwrap()]);
     assert_eq!((&outcome["ok"], &outcome["dtype"]), (&true.into(), &"bf16".into()));
     assert!(outcome["kernels_fused"].as_u64().unwrap() > 0, "{outcome}");
+}
+
+/// Indices in bf16 would pick nothing, and a mask in bf16 would mask nothing: both are errors of libtorch's.
+#[test]
+fn only_floating_point_tensors_of_a_file_are_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("masks.pt");
+    // `masks.py` writes it.
+    std::fs::write(&file, include_bytes!("masks.pt")).unwrap();
+    let file = file.to_str().unwrap();
+    for dtype in ["bf16", "f64"] {
+        let outcome = compared(&[file, "--input", &format!("{dtype}[4,8]"), "--dtype", dtype]);
+        assert_eq!((&outcome["ok"], &outcome["dtype"]), (&true.into(), &dtype.into()), "{outcome}");
+        assert!(outcome["kernels_fused"].as_u64().unwrap() > 0, "{outcome}");
+    }
 }
 
 #[test]

@@ -82,6 +82,29 @@ fn peers_are_timed_where_a_python_has_them() {
     assert_eq!(said.matches("xla is not timed").count(), 1, "{said}");
 }
 
+/// A peer that runs some of several models alone is said not to run the others.
+#[test]
+#[cfg(unix)]
+fn a_peer_without_times_names_its_models() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let peer = folder.path().join("peer");
+    let ready =
+        "*prepare*mlp8x1024-tiny*) echo '{\"ready\":[\"inductor\",\"xla\"],\"failed\":{}}';;\n*prepare*)";
+    std::fs::write(&peer, crate::cli::PEER.replace("*prepare*)", ready)).unwrap();
+    std::fs::set_permissions(&peer, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let lines = r#"{"name":"first","model":"kernel:softmax","inputs":["f32[8,16]"]}
+{"name":"second","model":"mlp8x1024-tiny"}
+{"name":"third","model":"kernel:softmax","inputs":["f32[4,16]"]}
+"#;
+    std::fs::write(folder.path().join("cases.jsonl"), lines).unwrap();
+    let args = ["compare", "--manifest", "cases.jsonl", "--seconds", "0.01", "--python", "./peer"];
+    let (status, said) = run(Some(folder.path()), &args);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("xla of first, third is not timed: it is <too> old\n"), "{said}");
+    assert_eq!(said.matches(" is not timed").count(), 1, "{said}");
+}
+
 /// The file is asked for by its path; inputs that are given are none of theirs.
 #[test]
 #[cfg(unix)]
@@ -194,6 +217,8 @@ fn a_saved_case_keeps_how_it_was_compiled() {
         "gelu",
         "--max-rewrites",
         "1000000",
+        "--workspace-bytes",
+        "65536",
         "--products",
         "generated",
         "--tune",
@@ -212,6 +237,8 @@ fn a_saved_case_keeps_how_it_was_compiled() {
         (&case["strict"][0], &case["max_rewrites"], &case["tune"], &case["products"]),
         (&"gelu".into(), &1_000_000.into(), &true.into(), &"generated".into())
     );
+    assert_eq!(case["workspace_bytes"], 65536);
+    assert!(std::fs::read_to_string(saved.join("options.txt")).unwrap().contains("workspace_bytes: 65536,"));
     let again = |line: &str| {
         std::fs::write(&path, line).unwrap();
         run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0", "--json"])

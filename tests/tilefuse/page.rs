@@ -140,6 +140,7 @@ fn what_changed(browser: &mut Browser, changes: &Value) {
         let name = total["name"].as_str().unwrap();
         let number = |value: f64| match value {
             _ if name.starts_with("bytes") => format!("{:.1} MB", value / 1e6),
+            _ if name == "operations" => format!("{:.1} Gflop", value / 1e9),
             _ if value.fract() == 0.0 => format!("{value:.0}"),
             _ => format!("{value:.1}"),
         };

@@ -334,12 +334,36 @@ pub enum BlockRefusal {
     /// Together they were compiled, and did not fit.
     #[error("together their tiles are too large for the device")]
     Tiles,
-    /// It has other elements than the operand or result.
-    #[error("its {numel} elements are not those of the operand or result of {of} elements")]
+    /// It reads a slice of the result.
+    #[error("it reads {numel} of the result's {of} elements")]
     Elements {
         /// Elements of the neighbour.
         numel: i64,
-        /// Elements of the operand or result.
+        /// Elements of the result.
+        of: i64,
+    },
+    /// It reads the result at several places for each of its elements, as pooling does.
+    #[error("each of its {numel} elements is computed of several of the result's {of}")]
+    Windows {
+        /// Elements of the neighbour.
+        numel: i64,
+        /// Elements of the result.
+        of: i64,
+    },
+    /// It repeats elements of the result, as a broadcast or upsampling does.
+    #[error("its {numel} elements repeat those of the result of {of} elements")]
+    Repeated {
+        /// Elements of the neighbour.
+        numel: i64,
+        /// Elements of the result.
+        of: i64,
+    },
+    /// It has other elements beside those of the result, as padding and a concatenation do.
+    #[error("its {numel} elements are those of the result of {of} elements and others beside them")]
+    Joined {
+        /// Elements of the neighbour.
+        numel: i64,
+        /// Elements of the result.
         of: i64,
     },
     /// The operand is read in memory.

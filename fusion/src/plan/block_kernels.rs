@@ -187,7 +187,7 @@ impl Groups {
     ) -> Result<Part, Refusal> {
         let ty = self.graph.ty(value);
         if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != ty.numel()) {
-            return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: ty.numel() }.into());
+            return Err(self.other_elements(calls, inside, value, root).into());
         }
         let axes = block.axes(Tied::Result(position)).unwrap_or_default();
         // What is computed has its rows in the order of the memory, or in that of the result's dimensions.

@@ -29,6 +29,7 @@ mod merge;
 mod mix_order;
 mod non_temporal;
 mod norms;
+mod other_elements;
 mod outer_loop;
 mod reasons;
 mod reinplace;

@@ -28,7 +28,7 @@ impl Verdict {
                 merged_us - separate_us
             ),
             Verdict::Memory => String::from(
-                "a larger `Options::workspace_bytes`, up to which a call may hold more than eager does",
+                "a larger `Options::workspace_bytes` (`--workspace-bytes`), up to which a call may hold more than eager does",
             ),
             Verdict::Limit => String::from(rewrites::REMEDY),
             Verdict::Hint(of) => format!("without the hint `separate` for {of} they may be fused"),
@@ -98,7 +98,17 @@ impl BlockRefusal {
             }
             BlockRefusal::Tiles => "fewer operands in the neighbour, or a device with more shared memory",
             BlockRefusal::Elements { .. } => {
-                "an operator over as many elements as the operand or result: slices and concatenations moved away from it"
+                "a slice behind what is computed of it, or slices of the product's operands in its place"
+            }
+            BlockRefusal::Windows { .. } => {
+                "nothing today of windows, as those of pooling; where parts of the result are combined, as halves in a GLU, a product for \
+                 each part"
+            }
+            BlockRefusal::Repeated { .. } => {
+                "nothing today of what repeats elements, as a broadcast or upsampling; what is computed of the result alone, in front of it"
+            }
+            BlockRefusal::Joined { .. } => {
+                "nothing today of padding and concatenations; what is computed of the result alone, in front of them"
             }
             BlockRefusal::InMemory => {
                 "nothing today: a prologue is computed in loads that read the operand where it lies, not in copies of it"
@@ -113,7 +123,8 @@ impl BlockRefusal {
                 "nothing else that reads the value: computed in the product's loads, it is nowhere in memory"
             }
             BlockRefusal::Gather => {
-                "indices that are applied before what is behind the gather, or after the product"
+                "nothing today of a gather itself; elements picked behind what is computed of them, and rows of an operand picked of the \
+                 product's result"
             }
             BlockRefusal::ResultOrder => {
                 "an epilogue that reads each element where it is stored: what transposes or rolls behind it"

@@ -176,5 +176,11 @@ mod tests {
         assert_eq!(labels[..5], ["0.5", "1", "2", "4", "8"]);
         assert_eq!((labels[12], found[12].range.as_str()), ("more", "more ulp"));
         assert_eq!([elements(&found[0].eager), elements(&found[0].fused)], ["1 element", "7 elements"]);
+        // One of seven has a third of the height: bars are logarithms, as the page says.
+        let heights = [found[0].eager_height, found[0].fused_height, found[1].fused_height];
+        assert_eq!(heights.map(|height| format!("{height:.0}")), ["33", "100", "0"]);
+        assert!(
+            page(&[], "a machine", &[]).contains("; heights are logarithms of the numbers of elements</th>")
+        );
     }
 }

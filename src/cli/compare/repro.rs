@@ -81,6 +81,9 @@ fn keep_options(line: &mut Value, options: &Options) {
     if options.products != crate::Products::default() {
         line["products"] = json!(options.products);
     }
+    if options.workspace_bytes != 0 {
+        line["workspace_bytes"] = json!(options.workspace_bytes);
+    }
     if !options.hints.is_empty() {
         line["hints"] = options.hints.iter().map(ToString::to_string).collect();
     }

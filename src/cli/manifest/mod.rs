@@ -37,6 +37,7 @@ pub(crate) struct Line {
     dtype: Option<String>,
     tune: Option<bool>,
     products: Option<String>,
+    workspace_bytes: Option<u64>,
     hints: Option<Vec<String>>,
     strict: Option<Vec<String>>,
     max_rewrites: Option<u64>,
@@ -110,6 +111,7 @@ fn line(entry: &tilefuse_models::ZooEntry, case: &tilefuse_models::Case, default
         dtype: Some(dtype.clone()),
         tune: None,
         products: None,
+        workspace_bytes: None,
         hints: None,
         strict: None,
         max_rewrites: None,
@@ -181,6 +183,7 @@ impl Line {
         Ok(crate::Options {
             tune: self.tune.unwrap_or(default.tune),
             products: products.transpose().map_err(Failure::usage)?.unwrap_or(default.products),
+            workspace_bytes: self.workspace_bytes.unwrap_or(default.workspace_bytes),
             hints: hints.transpose().map_err(Failure::usage)?.unwrap_or(default.hints),
             strict: self.strict.clone().map_or(default.strict, strict),
             max_rewrites: self.max_rewrites.or(default.max_rewrites),
@@ -231,7 +234,7 @@ mod tests {
         std::fs::write(&path, lines).unwrap();
         let lines = read(&path).unwrap();
         assert_eq!(label(&lines[0]), "gpt2");
-        let known = "`name`, `model`, `inputs`, `strides`, `device`, `dtype`, `tune`, `products`, `hints`, `strict`, `max_rewrites`";
+        let known = "`name`, `model`, `inputs`, `strides`, `device`, `dtype`, `tune`, `products`, `workspace_bytes`, `hints`, `strict`, `max_rewrites`";
         let expected = [
             (3, format!("unknown field `modle`, expected one of {known}, in column 8")),
             (4, String::from("EOF while parsing a value, in column 9")),

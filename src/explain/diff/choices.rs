@@ -6,7 +6,9 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::explain::operators::module_of;
 use crate::explain::{CandidateReport, Explanation, StepReport, summary};
+use crate::paths::folded;
 
 /// What stands over the changes.
 pub(in crate::explain) const HEADING: &str = "other candidates chosen, with the times of all of them alone";
@@ -16,6 +18,9 @@ pub(in crate::explain) const HEADING: &str = "other candidates chosen, with the 
 pub struct ChoiceChange {
     /// The captured operator, as the newer plan names it.
     pub operator: String,
+    /// Its module; empty where nothing says so.
+    #[serde(default)]
+    pub module: String,
     /// What the older plan chose.
     pub old: CandidateReport,
     /// What the newer one chose.
@@ -25,6 +30,8 @@ pub struct ChoiceChange {
 /// Such changes of repeated layers.
 pub(in crate::explain) struct AlikeChoiceChange {
     pub(in crate::explain) operator: String,
+    /// Their modules.
+    pub(in crate::explain) modules: String,
     /// What was chosen, with the time of all of them.
     pub(in crate::explain) old: String,
     pub(in crate::explain) new: String,
@@ -59,10 +66,11 @@ fn pairs<'a>(old: &'a Explanation, new: &'a Explanation) -> Vec<[&'a CandidateRe
 /// The operators for which another candidate was chosen.
 pub(super) fn changes(old: &Explanation, new: &Explanation) -> Vec<ChoiceChange> {
     let changed = pairs(old, new).into_iter().filter(|[old, new]| old.schedule != new.schedule);
-    let change = |[old, new]: [&CandidateReport; 2]| ChoiceChange {
-        operator: new.operator.clone(),
+    let change = |[old, chosen]: [&CandidateReport; 2]| ChoiceChange {
+        operator: chosen.operator.clone(),
+        module: module_of(&new.operators, &chosen.operator),
         old: old.clone(),
-        new: new.clone(),
+        new: chosen.clone(),
     };
     changed.map(change).collect()
 }
@@ -101,6 +109,7 @@ pub(in crate::explain) fn alike(changes: &[ChoiceChange]) -> Vec<AlikeChoiceChan
     }
     let alike = |((operator, ..), all): ((String, _, _), Vec<&ChoiceChange>)| AlikeChoiceChange {
         operator,
+        modules: folded(all.iter().map(|change| change.module.as_str())),
         old: text(all.iter().map(|change| &change.old)),
         new: text(all.iter().map(|change| &change.new)),
         count: all.len(),

@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::without_numbers;
+use crate::explain::operators::module_of;
 use crate::explain::{EdgeReport, Explanation, bytes, summary};
+use crate::paths::folded;
 
 /// An edge that one of two plans fuses and the other does not, or that they do not fuse for different reasons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +18,12 @@ pub struct CutChange {
     pub producer: String,
     /// The consuming operator.
     pub consumer: String,
+    /// The module of the producing operator; empty where nothing says so.
+    #[serde(default)]
+    pub producer_module: String,
+    /// The module of the consuming one.
+    #[serde(default)]
+    pub consumer_module: String,
     /// What became of the edge in the older plan.
     pub old: String,
     /// What became of it in the newer one.
@@ -25,15 +33,17 @@ pub struct CutChange {
 }
 
 /// Edges of repeated layers that changed alike.
-pub(in crate::explain) struct AlikeCutChange<'a> {
+pub(in crate::explain) struct AlikeCutChange {
     pub(in crate::explain) edge: String,
-    pub(in crate::explain) old: &'a str,
-    pub(in crate::explain) new: &'a str,
+    /// The modules of their ends.
+    pub(in crate::explain) modules: String,
+    pub(in crate::explain) old: String,
+    pub(in crate::explain) new: String,
     pub(in crate::explain) count: usize,
     pub(in crate::explain) bytes: u64,
 }
 
-impl AlikeCutChange<'_> {
+impl AlikeCutChange {
     /// Of all of them.
     pub(in crate::explain) fn size(&self) -> String {
         bytes(self.bytes)
@@ -59,6 +69,8 @@ pub(super) fn changes(old: &Explanation, new: &Explanation) -> Vec<CutChange> {
         differs.then(|| CutChange {
             producer: edge.producer.clone(),
             consumer: edge.consumer.clone(),
+            producer_module: module_of(&new.operators, &edge.producer),
+            consumer_module: module_of(&new.operators, &edge.consumer),
             old: old.verdict.clone(),
             new: edge.verdict.clone(),
             bytes: edge.bytes,
@@ -68,16 +80,27 @@ pub(super) fn changes(old: &Explanation, new: &Explanation) -> Vec<CutChange> {
 }
 
 /// The changes, those between operators of the same names once.
-pub(in crate::explain) fn alike(changes: &[CutChange]) -> Vec<AlikeCutChange<'_>> {
-    let mut found: IndexMap<(String, String, String), AlikeCutChange<'_>> = IndexMap::new();
-    for CutChange { producer, consumer, old, new, bytes } in changes {
-        let edge = format!("{} -> {}", summary::short(producer), summary::short(consumer));
-        let key = (edge.clone(), without_numbers(old), without_numbers(new));
-        let none = AlikeCutChange { edge, old, new, count: 0, bytes: 0 };
-        let change = found.entry(key).or_insert(none);
-        (change.count, change.bytes) = (change.count + 1, change.bytes + bytes);
+pub(in crate::explain) fn alike(changes: &[CutChange]) -> Vec<AlikeCutChange> {
+    let mut found: IndexMap<[String; 3], Vec<&CutChange>> = IndexMap::new();
+    for change in changes {
+        let edge = format!("{} -> {}", summary::short(&change.producer), summary::short(&change.consumer));
+        let [old, new] = [&change.old, &change.new].map(|verdict| without_numbers(verdict));
+        found.entry([edge, old, new]).or_default().push(change);
     }
-    let mut found: Vec<_> = found.into_values().collect();
+    let alike = |([edge, ..], all): ([String; 3], Vec<&CutChange>)| {
+        let modules = |of: fn(&CutChange) -> &str| folded(all.iter().map(|change| of(change)));
+        let [from, to] =
+            [modules(|change| &change.producer_module), modules(|change| &change.consumer_module)];
+        AlikeCutChange {
+            edge,
+            modules: summary::between(&from, &to),
+            old: summary::short(&all[0].old),
+            new: summary::short(&all[0].new),
+            count: all.len(),
+            bytes: all.iter().map(|change| change.bytes).sum(),
+        }
+    };
+    let mut found: Vec<_> = found.into_iter().map(alike).collect();
     found.sort_by_key(|change| std::cmp::Reverse(change.bytes));
     found
 }

@@ -119,7 +119,7 @@ struct Changes<'a> {
     /// What went and what came, by how it is headed, with how many there are.
     steps: [(&'static str, Vec<AlikeOneSided>); 2],
     changed: Vec<AlikeChange<'a>>,
-    cuts: Vec<AlikeCutChange<'a>>,
+    cuts: Vec<AlikeCutChange>,
     choices: Vec<AlikeChoiceChange>,
 }
 

@@ -25,8 +25,8 @@ variants!(
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, InMemory, OtherStrides, NoLoads,
-    NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
+    BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, Windows, Repeated, Joined,
+    InMemory, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
 variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, Sizes, Small, Memory, Device, Library);
@@ -77,9 +77,10 @@ fn every_reason_appears() {
         BlockRefusal::Attention: nothing today: what surrounds attention on a GPU has kernels of its own
         BlockRefusal::Blocks: products of the same sizes, over operands that lie alike
         BlockRefusal::Both: nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in registers
-        BlockRefusal::Elements: an operator over as many elements as the operand or result: slices and concatenations moved away from it
-        BlockRefusal::Gather: indices that are applied before what is behind the gather, or after the product
+        BlockRefusal::Elements: a slice behind what is computed of it, or slices of the product's operands in its place
+        BlockRefusal::Gather: nothing today of a gather itself; elements picked behind what is computed of them, and rows of an operand picked of the product's result
         BlockRefusal::InMemory: nothing today: a prologue is computed in loads that read the operand where it lies, not in copies of it
+        BlockRefusal::Joined: nothing today of padding and concatenations; what is computed of the result alone, in front of them
         BlockRefusal::NoLoads: a kernel that only loads that operand
         BlockRefusal::NoStores: a kernel that stores its result once
         BlockRefusal::Order: a neighbour in the order of the product's rows: what transposes moved away from it
@@ -88,17 +89,19 @@ fn every_reason_appears() {
         BlockRefusal::PrologueReduction: nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own
         BlockRefusal::PrologueStored: nothing else that reads the value: computed in the product's loads, it is nowhere in memory
         BlockRefusal::Reduction: a reduction along the rows that the product stores, its last dimension; nothing today of products whose blocks are no rows and columns
+        BlockRefusal::Repeated: nothing today of what repeats elements, as a broadcast or upsampling; what is computed of the result alone, in front of it
         BlockRefusal::ResultOrder: an epilogue that reads each element where it is stored: what transposes or rolls behind it
         BlockRefusal::RunsAhead: nothing today: on a GPU two products are two kernels
         BlockRefusal::SeveralResults: an epilogue of one of the results
         BlockRefusal::Tiles: fewer operands in the neighbour, or a device with more shared memory
         BlockRefusal::WideRows: nothing today: a row is reduced in the kernel that stores it where one block holds all of it
+        BlockRefusal::Windows: nothing today of windows, as those of pooling; where parts of the result are combined, as halves in a GLU, a product for each part
         BlockRefusal::WritesOperand: a kernel that writes results alone
         MatchFailure::Device: a CPU, or on a GPU with `wgmma` (compute capability 9.0) an operator other than a convolution of groups or a transposed one
         MatchFailure::ElementTypes: operands and results of one floating-point type
         MatchFailure::HalfTypes: operands and results of f16 or bf16: a model of one of these, as `--dtype bf16` makes it
         MatchFailure::Library: another choice of products than `library` (`Options::products`, `--products`)
-        MatchFailure::Memory: a larger `Options::workspace_bytes`, or fewer rows at a time
+        MatchFailure::Memory: a larger `Options::workspace_bytes` (`--workspace-bytes`), or fewer rows at a time
         MatchFailure::Sizes: smaller tensors, or a product of several parts
         MatchFailure::Small: nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors
         MatchFailure::Strides: operands whose rows or columns are contiguous
@@ -118,7 +121,7 @@ fn every_reason_appears() {
         Verdict::Hint: without the hint `separate` for sin they may be fused
         Verdict::Library: a kernel for aten::cumsum: an operator of one's own that launches one, registered with `Operator`, or operators that have a lowering in its place
         Verdict::Limit: no `Options::max_rewrites`, or a larger one
-        Verdict::Memory: a larger `Options::workspace_bytes`, up to which a call may hold more than eager does
+        Verdict::Memory: a larger `Options::workspace_bytes` (`--workspace-bytes`), up to which a call may hold more than eager does
         Verdict::Norm: nothing today: no kernel normalises rows in the loads of a product; each block of columns would do so again, which takes 30.8 us more even where statistics of rows take no time
         Verdict::Slower: nothing that the cost model knows: one kernel would take 34950.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless"#]].assert_eq(&remedies.join("\n"));
 }
@@ -530,10 +533,45 @@ fn neighbours_of_other_elements(seen: &mut Seen) {
     let y = g.square(x);
     let part = g.view(View::Slice { dim: 0, start: 0, step: 1 }, y, &[100]);
     let z = g.map(ScalarFn::Exp, &[part]);
+    seen.said_of(g, &[y, z], expect!["cut: it reads 100 of the result's 200 elements"]);
+    // As a pool does: the larger one of two neighbours.
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let y = g.square(x);
+    let [even, odd] = [0, 1].map(|start| g.view(View::Slice { dim: 0, start, step: 2 }, y, &[100]));
+    let z = g.map(ScalarFn::Max, &[even, odd]);
     seen.said_of(
         g,
-        &[y, z],
-        expect!["cut: its 100 elements are not those of the operand or result of 200 elements"],
+        &[z],
+        expect!["cut: each of its 100 elements is computed of several of the result's 200"],
+    );
+    let mut g = G::new();
+    let (x, other) = (g.input(0, &[200]), g.input(1, &[200, 3]));
+    let y = g.square(x);
+    let column = g.view(View::Reshape, y, &[200, 1]);
+    let repeated = g.view(View::Expand, column, &[200, 3]);
+    let z = g.map(ScalarFn::Add, &[repeated, other]);
+    seen.said_of(g, &[z], expect!["cut: its 600 elements repeat those of the result of 200 elements"]);
+    let mut g = G::new();
+    let (x, other) = (g.input(0, &[200]), g.input(1, &[202]));
+    let y = g.square(x);
+    let (low, interior) = (Dims::from_slice(&[1]), Dims::from_slice(&[0]));
+    let fill = Literal::float(Elem::F32, 7.0);
+    let padded = g.view(View::Pad { low, interior, fill }, y, &[202]);
+    let z = g.map(ScalarFn::Add, &[padded, other]);
+    seen.said_of(
+        g,
+        &[z],
+        expect!["cut: its 202 elements are those of the result of 200 elements and others beside them"],
+    );
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let y = g.square(x);
+    let joined: ValueRef = g.0.add(Op::Concat { dim: 0 }, &[y, x], [G::ty(&[400], Elem::F32)], None).into();
+    seen.said_of(
+        g,
+        &[joined],
+        expect!["cut: its 400 elements are those of the result of 200 elements and others beside them"],
     );
 }
 
@@ -699,6 +737,13 @@ fn gathers_behind_block_kernels(seen: &mut Seen) {
         cut: a gather is no prologue or epilogue of a block program
         fused"#]],
     );
+    // Of fewer elements than are picked from.
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let ids: ValueRef = g.0.add(Op::Input(1), &[], [G::ty(&[100], Elem::I64)], None).into();
+    let y = g.square(x);
+    let picked = g.0.add(Op::Gather { dim: 0 }, &[y, ids], [G::ty(&[100], Elem::F32)], None);
+    seen.said_of(g, &[picked.into()], expect!["cut: a gather is no prologue or epilogue of a block program"]);
 }
 
 fn other_orders_of_elements(seen: &mut Seen) {
