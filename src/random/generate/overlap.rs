@@ -106,7 +106,12 @@ fn statistics(g: &mut Generator, target: u32) -> Option<()> {
     let other = g.plain_input(&[channels], kind)?;
     let (weight, bias) = if g.rng.chance(0.5) { (target, other) } else { (other, target) };
     let mut args: Vec<_> = [x, weight, bias, target, target].map(t).into();
-    args[if g.rng.chance(0.5) { 3 } else { 4 }] = t(g.plain_input(&[channels], kind)?);
+    let own = g.plain_input(&[channels], kind)?;
+    // Threads write what channels share in any order.
+    if super::write::overlaps(g, own) {
+        return None;
+    }
+    args[if g.rng.chance(0.5) { 3 } else { 4 }] = t(own);
     args.extend([Arg::Bool(true), Arg::Float(0.1), Arg::Float(1e-5), Arg::Bool(true)]);
     store(g, target, "batch_norm", args, Fact::ROUNDED)
 }
@@ -133,8 +138,8 @@ fn copied_view(g: &mut Generator, target: u32) -> Option<()> {
             let strides = size.iter().map(|_| g.rng.range(0, 3)).collect();
             ("as_strided_copy.out", vec![t(source), Arg::Ints(size), Arg::Ints(strides), Arg::None])
         }
-        (1, &[rows, columns]) => {
-            let _ = (rows, columns);
+        // A parameter of another size is no longer what the next call is judged by.
+        (1, &[rows, columns]) if g.size(source) == [columns, rows] || !is_of_param(g, target) => {
             ("permute_copy.out", vec![t(source), Arg::Ints(vec![1, 0])])
         }
         _ => ("expand_copy.out", vec![t(source), Arg::Ints(size), Arg::Bool(false)]),
@@ -143,11 +148,16 @@ fn copied_view(g: &mut Generator, target: u32) -> Option<()> {
     store(g, target, name, args.into_iter().chain([t(target)]).collect(), fact)
 }
 
+/// Whether a value lies in a parameter's memory.
+fn is_of_param(g: &Generator, id: u32) -> bool {
+    let storage = g.storage_of(id);
+    g.program.inputs.iter().any(|input| input.param && g.storage_of(input.id) == storage)
+}
+
 /// Another memory for a value: `set_data`.
 fn replaced(g: &mut Generator, target: u32) -> Option<()> {
     // A parameter that has another one's memory is no longer what the next call is judged by.
-    let storage = g.storage_of(target);
-    if g.program.inputs.iter().any(|input| input.param && g.storage_of(input.id) == storage) {
+    if is_of_param(g, target) {
         return None;
     }
     let (size, kind) = (g.size(target), g.kind(target));
