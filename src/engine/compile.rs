@@ -18,7 +18,7 @@ use super::attention_masks::Masks;
 use super::convert::{Converted, convert};
 use super::cuda_graph::Graphs;
 use super::eager_cost::EagerCost;
-use super::guard::Signature;
+use super::guard::{Contents, Signature};
 use super::kernels::{CompileReport, Kernel, StageClock, Target, kernels, millis};
 use super::nvtx::StepRanges;
 use super::operator_flow::OperatorFlow;
@@ -81,9 +81,8 @@ pub(crate) struct Compiled {
     /// Tensors of the model whose values were compiled in, and their versions then.
     pub(crate) assumed: Tensors,
     pub(crate) assumed_versions: Vec<i64>,
-    /// Their contents then, where they are on the host, or numbers that the model reads out of a GPU's memory: a write that no
-    /// version counts shows in them.
-    pub(crate) assumed_bytes: Vec<Vec<u8>>,
+    /// Their contents then, but those of masks on a GPU: a write that no version counts shows in them.
+    pub(crate) assumed_contents: Vec<Contents>,
     pub(crate) report: CompileReport,
     /// Operators that the capture saw, constants left out.
     pub(crate) ops_captured: usize,
@@ -256,13 +255,11 @@ fn attempt(
     let read = masks.iter().chain(&cached).map(|t| Ok((t.shallow_clone(), Meta::of(t)?.version)));
     let assumed = assumed.map(Ok).chain(read).collect::<Result<Vec<_>, Error>>()?;
     let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.into_iter().unzip();
-    let mut assumed_bytes: Vec<Vec<u8>> =
-        assumed.iter().map(|t| super::guard::host_contents(t).to_vec()).collect();
-    for (bytes, read) in assumed_bytes.iter_mut().zip(&assumed).take(trace.assumed.len()) {
-        if bytes.is_empty() {
-            *bytes = super::guard::device_contents(read);
-        }
-    }
+    let contents = |(at, t): (usize, &Tensor)| match at < trace.assumed.len() {
+        true => Contents::of(t),
+        false => Contents::on_host(t),
+    };
+    let assumed_contents: Vec<Contents> = assumed.iter().enumerate().map(contents).collect();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     let mut param_expects: Vec<Expect> =
         metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect();
@@ -313,7 +310,7 @@ fn attempt(
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
         packs,
-        assumed_bytes,
+        assumed_contents,
         assumed: Tensors(assumed),
         assumed_versions,
         report,

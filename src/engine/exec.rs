@@ -200,15 +200,8 @@ impl Compiled {
                 return Err(Stop::Stale("the model let go of a parameter".into()));
             }
         }
-        let unchanged = |(t, bytes): (&Tensor, &Vec<u8>)| {
-            let host = super::guard::host_contents(t);
-            if host.is_empty() && !bytes.is_empty() {
-                return super::guard::device_contents(t) == *bytes;
-            }
-            host == &bytes[..]
-        };
         if !check_versions(self.assumed.iter(), &self.assumed_versions)
-            || !self.assumed.iter().zip(&self.assumed_bytes).all(unchanged)
+            || !self.assumed.iter().zip(&self.assumed_contents).all(|(t, contents)| contents.is_of(t))
         {
             return Err(Stop::Stale("a tensor whose value was compiled in was written".into()));
         }

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use tch::Tensor;
 
 use super::call::{Call, Structure};
+use super::compile::Tensors;
 use crate::Error;
 use crate::torch::{Expect, Flags, GUARDED_OF_INPUTS, GlobalState, Meta, check_metas};
 use crate::values::Part;
@@ -194,21 +195,51 @@ pub(crate) fn host_contents(tensor: &Tensor) -> &[u8] {
     unsafe { std::slice::from_raw_parts(meta.data as *const u8, bytes) }
 }
 
-/// The elements of a small plain tensor on a GPU, read as the model reads a number out of it, which waits for the GPU; nothing for
-/// any other tensor.
-pub(crate) fn device_contents(tensor: &Tensor) -> Vec<u8> {
-    let Ok(meta) = Meta::of(tensor) else { return Vec::new() };
-    let bytes = usize::try_from(meta.numel)
-        .unwrap_or(usize::MAX)
-        .saturating_mul(crate::torch::element_size(meta.dtype));
-    if !meta.flags.is_plain() || meta.device.is_cpu() || bytes > MAX_READ_BYTES {
-        return Vec::new();
-    }
-    tensor.f_to_device(tch::Device::Cpu).map_or_else(|_| Vec::new(), |host| host_contents(&host).to_vec())
+/// What a tensor of the model held when its value was compiled in.
+#[derive(Debug)]
+pub(crate) enum Contents {
+    /// Its bytes on the host; none where it lies elsewhere, and its version alone tells of writes.
+    Host(Vec<u8>),
+    /// The bits of a tensor on a GPU, there.
+    Device(Tensors),
 }
 
-/// The largest tensor on a GPU of which the elements are compared in each call.
-const MAX_READ_BYTES: usize = 64;
+impl Contents {
+    /// Of a tensor on the host.
+    pub(crate) fn on_host(tensor: &Tensor) -> Contents {
+        Contents::Host(host_contents(tensor).to_vec())
+    }
+
+    /// Of a tensor on any device. Comparing those on a GPU waits for it, as a model does that reads a number out of them.
+    pub(crate) fn of(tensor: &Tensor) -> Contents {
+        let on_gpu = Meta::of(tensor).is_ok_and(|meta| meta.flags.is_plain() && !meta.device.is_cpu());
+        let copy = || bits(tensor).and_then(|bits| bits.f_detach_copy()).ok();
+        let copy = if on_gpu { copy() } else { None };
+        copy.map_or_else(|| Contents::on_host(tensor), |copy| Contents::Device(Tensors(vec![copy])))
+    }
+
+    /// Whether a tensor holds the same.
+    pub(crate) fn is_of(&self, tensor: &Tensor) -> bool {
+        match self {
+            Contents::Host(bytes) => host_contents(tensor) == &bytes[..],
+            Contents::Device(copy) => {
+                let equal = |copy: &Tensor| bits(tensor).and_then(|bits| copy.f_equal(&bits));
+                copy.iter().all(|copy| equal(copy).is_ok_and(|is_equal| is_equal))
+            }
+        }
+    }
+}
+
+/// The bits of a plain tensor's elements as integers: a NaN is equal to itself.
+fn bits(tensor: &Tensor) -> Result<Tensor, tch::TchError> {
+    let kind = match tensor.kind().elt_size_in_bytes() {
+        1 => tch::Kind::Uint8,
+        2 => tch::Kind::Int16,
+        4 => tch::Kind::Int,
+        _ => tch::Kind::Int64,
+    };
+    tensor.f_detach()?.f_reshape([-1])?.f_contiguous()?.f_view_dtype(kind)
+}
 
 /// Whether gradients are recorded and something here needs them.
 pub(crate) fn grad_needed(state: GlobalState, tensors: &[Tensor]) -> bool {

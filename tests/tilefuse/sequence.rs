@@ -443,6 +443,31 @@ fn a_number_that_the_model_reads_is_compared_in_each_call() {
 }
 
 #[test]
+fn tensors_that_numbers_are_read_out_of_are_compared_in_each_call() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let whole = Tensor::rand([40, 50], *F32) + 0.5;
+    for table in [whole.shallow_clone(), whole.tr(), whole.to_kind(Kind::Half), whole.gt(0.75)] {
+        let held = table.shallow_clone();
+        let options = tilefuse::Options { audit: tilefuse::Audit::Never, ..Default::default() };
+        let read = |table: &Tensor| {
+            table.double_value(&[3, 7]) + table.to_kind(Kind::Float).mean(Kind::Float).double_value(&[])
+        };
+        let fused = tilefuse::fuse_with(move |x: &[Tensor]| vec![(&x[0] * read(&held)).exp() + 1.0], options);
+        for round in 0..8 {
+            let x = draw(&[4, 3]);
+            let ours = fused.call(&[x.shallow_clone()]).unwrap();
+            assert!(close(&ours[0], &((&x * read(&table)).exp() + 1.0)), "round {round}");
+            if round % 2 == 1 {
+                // Which no version counts; one element that is no result of the first.
+                drop(table.data().select(0, 30 + round).fill_(f64::from(round as i32 % 4 - 1)));
+            }
+        }
+        assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
+    }
+}
+
+#[test]
 fn an_unused_operator_a_batch_of_one_and_a_repeat_change_nothing() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
