@@ -136,6 +136,12 @@ fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
     check("compressed rows", &|| vec![dense(&[4, 6], device).relu().to_sparse_csr(None)], |x| {
         vec![x[0].to_dense(None, false) * 2.0]
     });
+    check("compressed blocks", &|| vec![dense(&[4, 6], device).relu().to_sparse_bsr([2, 2], None)], |x| {
+        vec![x[0].to_dense(None, false) * 2.0]
+    });
+    check("compressed blocks of columns on the way", &one, |x| {
+        vec![(x[0].relu() + 1.0).to_sparse_bsc([2, 3], None).to_dense(None, false) * 2.0]
+    });
     check("compressed columns on the way", &one, |x| {
         vec![(x[0].relu() + 1.0).to_sparse_csc(None).to_dense(None, false) * 2.0]
     });
@@ -161,6 +167,9 @@ fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
     });
     let one = || vec![dense(&[4, 6], Device::Cpu)];
     check("mkldnn", &one, |x| vec![x[0].g_to_mkldnn(None).relu().to_dense(None, false) * 2.0]);
+    check("an mkldnn input", &|| vec![dense(&[4, 6], Device::Cpu).g_to_mkldnn(None)], |x| {
+        vec![x[0].relu().to_dense(None, false) * 2.0, &x[0] + &x[0]]
+    });
     check("mkldnn of a constant", &one, |x| {
         let made = Tensor::ones_like(&x[0]).rsqrt().g_to_mkldnn(None);
         vec![made.to_dense(None, false) + &x[0], made]

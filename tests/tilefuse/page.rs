@@ -155,6 +155,36 @@ fn what_changed(browser: &mut Browser, changes: &Value) {
     keep(browser, "plan-changes");
 }
 
+/// Where does the time go, and what did eager take? The view of time of a plan that was profiled has both, one above the other.
+#[test]
+fn a_profiled_call_is_shown_beside_eager_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |file: &str| folder.path().join(file);
+    let Some(browser) = installed() else { return };
+    let model = if is_updating() { "gpt2" } else { "gpt2-tiny" };
+    explain(folder.path(), model, "plan.html", &["--profile", "--format", "html"]);
+    explain(folder.path(), model, "plan.json", &["--format", "json"]);
+    let plan = read(&at("plan.json"));
+    let mut browser = Browser::start(&browser);
+    browser.open(&at("plan.html"));
+    browser.click("[role=tab]", "Time");
+    keep(&mut browser, "plan-time");
+    let steps = plan["steps"].as_array().unwrap().len();
+    let operators = plan["operators"].as_array().unwrap().len();
+    let titles = browser
+        .value("[...document.querySelectorAll('#time .timeline title')].map(title => title.textContent)");
+    let titles: Vec<String> = serde_json::from_value(titles).unwrap();
+    assert!(titles.len() > steps && titles.len() <= steps + operators, "{} of {operators}", titles.len());
+    assert!(titles.iter().any(|title| title.contains("aten::layer_norm") && title.contains(", in step ")));
+    assert!(titles.iter().all(|title| title.contains(" us")), "{titles:?}");
+    // A point for each distinct kernel that computes, and lines of the memory of both.
+    assert!(browser.texts("#time .plot circle").len() > 4);
+    let said = browser.texts("#time").remove(0);
+    assert!(said.contains("as measured") && said.contains("rank correlation"), "{said}");
+    assert!(!said.contains("were not timed"), "{said}");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
 /// Pages of other models, of code, and in the dark; small models where no pictures are kept. For the pictures
 /// `TILEFUSE_TEST_SWIN` names torchvision's `swin_t`, traced.
 #[test]

@@ -1,7 +1,9 @@
 //! Pages of plans that are made up.
 
 use super::*;
-use crate::explain::{EagerReport, EdgeReport, MachineReport, OperatorReport, PassReport, TensorReport};
+use crate::explain::{
+    CodeReport, EagerReport, EdgeReport, MachineReport, OperatorReport, PassReport, TensorReport,
+};
 use crate::{CompileReport, PatternOption, UnmatchedPattern};
 
 fn tensor(name: &str, step: Option<usize>) -> TensorReport {
@@ -190,6 +192,38 @@ pub(super) fn layers(count: usize, steps: usize) -> Explanation {
         kernel(at, &format!("aten::relu #{at}"), &format!("h.{layer}.{part}.f{within}"), &from)
     };
     plan((0..count * steps).map(step).collect(), Vec::new())
+}
+
+/// A plan with an operator of each step, a cut in front of each, and code of each program.
+pub(super) fn of_operators(mut plan: Explanation) -> Explanation {
+    let name = |at: usize| format!("aten::relu #{at}");
+    let steps = plan.steps.len();
+    plan.operators = (0..steps)
+        .map(|at| operator(at, "aten::relu", &tree::modules(&plan.steps[at])[0], Some(at)))
+        .collect();
+    let edge = layers_of_two().edges[0].clone();
+    let cut = |at: usize| EdgeReport {
+        producer: name(at - 1),
+        consumer: name(at),
+        producer_step: Some(at - 1),
+        consumer_step: Some(at),
+        ..edge.clone()
+    };
+    plan.edges = (1..steps).map(cut).collect();
+    let lines = |form: &str, at: usize| {
+        let line =
+            |line: usize| (format!("  %{line} = {form} max %0, %{at}"), line.is_multiple_of(3).then_some(0));
+        (0..40).map(line).collect::<Vec<_>>()
+    };
+    let code = |at: usize| CodeReport {
+        operators: vec![name(at)],
+        block: lines("map", at),
+        llvm: lines("fcmp", at),
+        machine: lines("vmaxps", at),
+        language: String::from("assembly"),
+    };
+    plan.code = (0..plan.programs.len()).map(code).collect();
+    plan
 }
 
 #[test]
