@@ -21,7 +21,7 @@ use crate::engine::{
     Addresses, Audits, Call, CompileReport, Compiled, GuardMiss, OwnTensor, PrepackCache, Signature, Stop,
     Tensors, WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
-use crate::explain::Explanation;
+use crate::explain::{Explanation, counted};
 use crate::torch::{self, GlobalState, Meta, Trace};
 use crate::{Error, Options, Prepack, Strict};
 
@@ -612,6 +612,14 @@ impl Engine {
         Options { prepack_weights, ..self.options.clone() }
     }
 
+    /// How many calls of plans have failed, and what one of them failed with.
+    fn failures(&self) -> Option<String> {
+        let stats = self.stats();
+        let calls: u64 = stats.failed_calls.values().sum();
+        let first = stats.failed_calls.keys().next()?;
+        Some(format!("{} of plans failed, as with: {first}", counted(calls, "call")))
+    }
+
     fn explain(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Explanation, Error> {
         let state = GlobalState::now()?;
         if let Some(reason) = self.grad_reason(state, inputs) {
@@ -633,7 +641,11 @@ impl Engine {
             Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) => {
                 let plan = Explanation::of(compiled, &self.all_names());
                 let needs_grad = state.grad() && grad_needed(state, &compiled.params);
-                Ok(if needs_grad { plan.with_note(PARAMETER_GRADIENTS) } else { plan })
+                let note = needs_grad.then(|| String::from(PARAMETER_GRADIENTS)).or_else(|| self.failures());
+                Ok(match note {
+                    Some(note) => plan.with_note(&note),
+                    None => plan,
+                })
             }
             Some(Entry { outcome: Outcome::Unfused(unfused), .. }) => Ok(unfused.plan.clone()),
             Some(Entry { outcome: Outcome::Eager(reason), .. }) => Err(Error::RunsEager(reason.clone())),

@@ -48,8 +48,12 @@ struct Findings {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut findings = find();
+    let progress = args.profile.then(|| report::spinner("measuring the machine", false));
     findings.profiles = profiles(findings.cuda.len(), args.profile)?;
     findings.host = if args.profile { Some(host::measure()?) } else { None };
+    if let Some(progress) = progress {
+        progress.finish_and_clear();
+    }
     if args.json {
         return report::json(&findings);
     }

@@ -65,7 +65,7 @@ enum Format {
     Json,
     /// A graph for Graphviz.
     Dot,
-    /// The JSON Schema of `json`, which depends on no model.
+    /// The JSON Schema of `json`, with `--diff` of that of differences; it depends on no model.
     Schema,
     /// A page for a browser, in one file.
     Html,
@@ -74,7 +74,9 @@ enum Format {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if matches!(args.format, Format::Schema) {
-        return report::write(args.output.as_deref(), &crate::Explanation::schema());
+        let of_diff = args.diff.is_some();
+        let schema = if of_diff { crate::PlanDiff::schema() } else { crate::Explanation::schema() };
+        return report::write(args.output.as_deref(), &schema);
     }
     if args.diff.is_some() && matches!(args.format, Format::Dot) {
         return Err(Failure::usage("--diff is written with --format text, json or html".to_owned()));

@@ -167,6 +167,9 @@ pub(crate) fn table(outcome: &Outcome) {
     }
     for (peer, time) in &outcome.peers {
         table.add_row([format!("time of {peer}"), String::new(), us(time.us, [time.low, time.high])]);
+        if let Some(throughput) = &outcome.throughput {
+            table.add_row([format!("throughput of {peer}"), String::new(), throughput.said_of(time)]);
+        }
     }
     print(&table.to_string());
     print(&wrapped(&verdict(outcome)));

@@ -31,6 +31,9 @@ const OPERATIONS: &str = "operations";
 /// What is different in a plan from an older one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanDiff {
+    /// [`REPORT_VERSION`] of the plans, and of this.
+    #[serde(default)]
+    pub version: u32,
     /// What the plans were made of or with that is not the same, and what that means for the figures that are compared.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -203,6 +206,7 @@ impl Explanation {
             steps.into_iter().map(move |step| OneSided { step: name.clone(), us: basis.us(step) })
         });
         PlanDiff {
+            version: REPORT_VERSION,
             notes: basis::notes(old, self),
             totals: totals(old, self, basis),
             gone: gone.collect(),
@@ -331,6 +335,13 @@ fn totals(old: &Explanation, new: &Explanation, basis: Basis) -> Vec<TotalChange
 }
 
 impl PlanDiff {
+    /// The JSON Schema of differences, `docs/diff.schema.json`.
+    pub fn schema() -> String {
+        let schema = schemars::schema_for!(PlanDiff);
+        // A schema is a value of JSON.
+        serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
+    }
+
     /// Whether the plans do the same in the same way.
     pub fn is_empty(&self) -> bool {
         let same = self.totals.iter().all(|total| total.old == total.new);

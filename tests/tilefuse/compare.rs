@@ -72,6 +72,7 @@ fn peers_are_timed_where_a_python_has_them() {
     let (status, said) = run(Some(folder.path()), &args);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains("inductor: torch 9") && said.contains("time of inductor"), "{said}");
+    assert!(said.contains("throughput of inductor"), "{said}");
     assert!(said.contains("xla is not timed: it is <too> old") && said.contains("launches"), "{said}");
     let page = || std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(page().contains("inductor 6.0") && page().contains("it is &#60;too&#62; old"));

@@ -171,6 +171,8 @@ fn a_call_that_fails_is_counted_and_runs_the_model() {
     let stats = fused.stats();
     assert_eq!((stats.captures, stats.fused_calls), (1, 2), "{stats:?}");
     assert_eq!(stats.failed_calls[&String::from("index out of range in self")], 2, "{stats:?}");
+    let note = fused.explain(&good).unwrap().note;
+    assert_eq!(note.as_deref(), Some("2 calls of plans failed, as with: index out of range in self"));
     let failed: Vec<_> = stats.eager_calls.into_iter().collect();
     assert_eq!(
         failed,

@@ -21,6 +21,14 @@ fn the_schema_in_the_documentation_is_that_of_reports() {
     assert!(std::fs::read_to_string(path).unwrap() == Explanation::schema(), "the schema is out of date");
 }
 
+/// `tilefuse explain --diff any --format schema -o docs/diff.schema.json` writes it.
+#[test]
+fn the_schema_in_the_documentation_is_that_of_differences() {
+    let path = crate::common::files().join("docs/diff.schema.json");
+    let schema = std::fs::read_to_string(path).unwrap();
+    assert!(schema == tilefuse::PlanDiff::schema(), "the schema is out of date");
+}
+
 #[test]
 fn reports_are_as_their_schema_says() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,6 +72,10 @@ fn plans_are_compared_and_regressions_fail() {
     let data: serde_json::Value = serde_json::from_str(&data).unwrap();
     assert_eq!(status, Some(0));
     assert!(data["new"].as_array().unwrap().len() > 1);
+    let schema = serde_json::from_str(&tilefuse::PlanDiff::schema()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&data).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty() && data["version"].as_u64().is_some_and(|version| version > 0), "{errors:?}");
     for (args, error) in [
         (["--diff", "no-such.json"], "no-such.json: "),
         (["--diff", "old.json/x"], "old.json/x: "),

@@ -31,12 +31,13 @@ const RUN: &str = include_str!("bundle/run.sh");
 const TESTS: &str = include_str!("bundle/tests.py");
 
 /// Files, and folders of files, of the repository that tests read.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "kernels",
     "tests/tilefuse/samples.txt",
     "tests/tilefuse/layers.pt",
     "tests/tilefuse/nvtx_log.c",
     "docs/plan.schema.json",
+    "docs/diff.schema.json",
 ];
 
 /// The largest archive that is worth sending around.

@@ -52,6 +52,11 @@ impl Throughput {
         format!("{} {}/s", digits(per_second), self.unit)
     }
 
+    /// That of a peer which takes so long for a call, as it is said.
+    pub(crate) fn said_of(&self, time: &Time) -> String {
+        self.said(self.of_peer(*time))
+    }
+
     /// Of a peer that takes so long for a call.
     pub(crate) fn of_peer(&self, time: Time) -> f64 {
         per_second(self.per_call, time)

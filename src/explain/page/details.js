@@ -32,7 +32,7 @@ function tensors(title, all) {
 
 function schedule({ tiles, blocks, measured, remembered, choice, us }) {
   if (blocks) return [heading('Schedule'), facts([['blocks', blocks]])];
-  const how = measured ? (remembered ? 'measured in an earlier compilation' : 'measured') : 'as predicted';
+  const how = measured ? (remembered ? 'measured in an earlier compilation' : 'measured') : 'as predicted; --tune measures others';
   const row = (time_, at) => el('tr', { class: at === choice ? 'chosen' : '' },
     el('td', {}, at === 0 ? 'as predicted' : `candidate ${at}`, at === choice ? ', taken' : ''),
     el('td', {}, time_ === null ? 'failed' : time(time_)));
