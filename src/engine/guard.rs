@@ -245,3 +245,53 @@ fn bits(tensor: &Tensor) -> Result<Tensor, tch::TchError> {
 pub(crate) fn grad_needed(state: GlobalState, tensors: &[Tensor]) -> bool {
     state.grad() && tensors.iter().any(|t| Meta::of(t).is_ok_and(|m| m.flags.contains(Flags::REQUIRES_GRAD)))
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::Kind;
+
+    use super::*;
+
+    /// As on a GPU, on tensors of the host.
+    #[test]
+    fn contents_are_compared_bit_by_bit_in_every_type() {
+        let all = Tensor::arange(24, (Kind::Float, tch::Device::Cpu)).reshape([4, 6]);
+        let kinds = [
+            Kind::Bool,
+            Kind::Uint8,
+            Kind::Int64,
+            Kind::Half,
+            Kind::BFloat16,
+            Kind::Float,
+            Kind::Double,
+            Kind::ComplexFloat,
+            Kind::ComplexDouble,
+        ];
+        for kind in kinds {
+            let whole = all.to_kind(kind);
+            for tensor in [
+                whole.copy(),
+                whole.tr(),
+                whole.narrow(1, 1, 3),
+                whole.select(0, 1),
+                whole.select(0, 1).select(0, 2),
+            ] {
+                let copy = bits(&tensor).unwrap().f_detach_copy().unwrap();
+                let contents = Contents::Device(Tensors(vec![copy]));
+                assert!(
+                    contents.is_of(&tensor) && contents.is_of(&tensor.copy()),
+                    "{kind:?} {:?}",
+                    tensor.size()
+                );
+                let mut other = tensor.copy();
+                let _ = other.fill_(0.0);
+                assert!(!contents.is_of(&other), "{kind:?} {:?}", tensor.size());
+            }
+        }
+        let nan = Tensor::from_slice(&[f32::NAN, -0.0]);
+        let contents = Contents::Device(Tensors(vec![bits(&nan).unwrap().copy()]));
+        assert!(contents.is_of(&nan.copy()) && !contents.is_of(&nan.abs()));
+        let empty = Tensor::empty([0, 3], (Kind::Float, tch::Device::Cpu));
+        assert!(Contents::Device(Tensors(vec![bits(&empty).unwrap().copy()])).is_of(&empty));
+    }
+}
