@@ -1,9 +1,10 @@
 """Writes `layers.pt`, a TorchScript file with a list of modules, of which some have no parameters. Needs torch 2.11."""
 import sys
-import zipfile
 
 import torch
 from torch import nn
+
+from scripted import save
 
 
 class Mlp(nn.Module):
@@ -37,9 +38,4 @@ class Model(nn.Module):
 
 
 torch.manual_seed(0)
-torch.jit.script(Model().eval()).save("large.pt")
-# Without the debug information, which is most of it.
-with zipfile.ZipFile("large.pt") as large, zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED) as small:
-    for name in large.namelist():
-        if not name.endswith(".debug_pkl"):
-            small.writestr(name, large.read(name))
+save(Model(), sys.argv[1])

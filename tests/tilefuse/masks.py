@@ -1,9 +1,10 @@
 """Writes `masks.pt`, a TorchScript file with buffers of integers and truth values beside its weights. Needs torch 2.11."""
 import sys
-import zipfile
 
 import torch
 from torch import nn
+
+from scripted import save
 
 
 class Model(nn.Module):
@@ -19,9 +20,4 @@ class Model(nn.Module):
 
 
 torch.manual_seed(0)
-torch.jit.script(Model().eval()).save("large.pt")
-# Without the debug information, which is most of it.
-with zipfile.ZipFile("large.pt") as large, zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED) as small:
-    for name in large.namelist():
-        if not name.endswith(".debug_pkl"):
-            small.writestr(name, large.read(name))
+save(Model(), sys.argv[1])
