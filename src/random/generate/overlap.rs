@@ -157,7 +157,8 @@ fn is_of_param(g: &Generator, id: u32) -> bool {
 /// Another memory for a value: `set_data`.
 fn replaced(g: &mut Generator, target: u32) -> Option<()> {
     // A parameter that has another one's memory is no longer what the next call is judged by.
-    if is_of_param(g, target) {
+    // libtorch's fallback for lazily negated tensors writes into memory that it has freed, in eager.
+    if is_of_param(g, target) || g.tensor(target).is_neg() {
         return None;
     }
     let (size, kind) = (g.size(target), g.kind(target));
