@@ -3,6 +3,7 @@
 //! [`HostKernel::compile`] plans the loops of a program (`plan`), builds them with LLVM (`emit`) and loads the
 //! object (`object`); [`HostKernel::load`] takes the bytes of [`HostKernel::object`] and starts without LLVM.
 
+mod accumulate;
 mod emit;
 mod family;
 mod launch;
@@ -318,13 +319,21 @@ fn placed(task: u64, each: u64, backwards: bool) -> u64 {
     thread * each + if backwards { each - 1 - step } else { step }
 }
 
-/// The program in functions that the target has, checked.
+/// The program as its loops are planned.
 fn prepared(program: &Program, target: &Target) -> Result<Program> {
+    rewritten(program, target, Pass::Accumulate)
+}
+
+/// The program in functions that the target has, checked, rewritten by the passes up to one.
+fn rewritten(program: &Program, target: &Target, last: Pass) -> Result<Program> {
     let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
     let mut program = program.clone();
     expand_operations(&mut program).map_err(|e| invalid(e.to_string()))?;
     expand_math_except(&mut program, &|function, elem| target.computes(function, elem))
         .map_err(|e| invalid(e.to_string()))?;
+    if last >= Pass::Accumulate {
+        accumulate::accumulate(&mut program);
+    }
     tilefuse_block::verify(&program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)
 }

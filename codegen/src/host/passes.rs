@@ -1,6 +1,6 @@
 //! The passes of this target, by name, and what a program looks like after each.
 //!
-//! The first rewrites the program; the others make the plan of its loops, step by step. [`after`] shows what they decided
+//! The first two rewrite the program; the others make the plan of its loops, step by step. [`after`] shows what they decided
 //! as notes beside the program's lines.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use tilefuse_block::{Op, Program, Value};
 
 use super::plan::{Def, Group, Part, Plan, RegionId, SinkId, SinkKind, shape_bits};
 use super::target::Target;
-use super::{HostOptions, plan, prepared};
+use super::{HostOptions, plan, rewritten};
 use crate::error::Result;
 
 /// A pass.
@@ -17,6 +17,8 @@ use crate::error::Result;
 pub enum Pass {
     /// Functions and operations that the target has not, in terms of others.
     Expand,
+    /// Products that are added to a sum start from it.
+    Accumulate,
     /// Which operations run in the same loops.
     Groups,
     /// Which values are computed once and kept.
@@ -31,13 +33,21 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in order.
-    pub const ALL: [Pass; 6] =
-        [Pass::Expand, Pass::Groups, Pass::Materialize, Pass::Guards, Pass::Lanes, Pass::Slots];
+    pub const ALL: [Pass; 7] = [
+        Pass::Expand,
+        Pass::Accumulate,
+        Pass::Groups,
+        Pass::Materialize,
+        Pass::Guards,
+        Pass::Lanes,
+        Pass::Slots,
+    ];
 
     /// Its name for users.
     pub const fn name(self) -> &'static str {
         match self {
             Pass::Expand => "expand",
+            Pass::Accumulate => "accumulate",
             Pass::Groups => "groups",
             Pass::Materialize => "materialize",
             Pass::Guards => "guards",
@@ -53,7 +63,7 @@ impl Pass {
 
     fn notes(self) -> fn(&Seen<'_>, &Op) -> Vec<String> {
         match self {
-            Pass::Expand => |_, _| Vec::new(),
+            Pass::Expand | Pass::Accumulate => |_, _| Vec::new(),
             Pass::Groups => plan::loop_groups::notes,
             Pass::Materialize => plan::materialize::notes,
             Pass::Guards => plan::demanded::notes,
@@ -75,10 +85,11 @@ pub fn after(program: &Program, options: &HostOptions, pass: Pass) -> Result<Str
 /// The program with the notes of some passes, in order.
 fn shown(program: &Program, options: &HostOptions, passes: &[Pass]) -> Result<String> {
     let target = Target::new(options.isa);
-    let program = prepared(program, &target)?;
-    let Some(&last) = passes.last().filter(|last| **last != Pass::Expand) else {
+    let last = passes.last().copied().unwrap_or(Pass::Expand);
+    let program = rewritten(program, &target, last)?;
+    if last <= Pass::Accumulate {
         return Ok(program.to_string());
-    };
+    }
     let registers = target.registers();
     let width = registers.width;
     let seen = Seen::new(Plan::until(&program, registers, last)?, program.value_names());

@@ -18,7 +18,7 @@ use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 use super::accesses::{Accesses, Matrix};
 use super::blocks::{Blocks, Form, Grid, blocks_of, grid};
 use super::call_kernels::Template;
-use super::partial_sums::{LONGEST_PART, LONGEST_SUM, in_parts, part_of};
+use super::partial_sums::{LONGEST_PART, LONGEST_SUM, SHORTEST_PART, in_parts, part_of};
 use super::prepack::Panels;
 use super::price::Work;
 use super::product::{Access, Product};
@@ -452,7 +452,11 @@ impl<'p> Writer<'p> {
         if !self.is_in_parts() {
             return for_range(start, k, depth, zero(), step);
         }
-        let longest = part_of(k as u64, depth as u64, LONGEST_PART);
+        // A product of blocks is a sum by itself.
+        let longest = match depth as u64 {
+            depth if depth >= SHORTEST_PART => depth,
+            depth => part_of(k as u64, depth, LONGEST_PART),
+        };
         let sums = in_parts(self.index, (k as u64, longest), vec![zero()], |first, count| {
             vec![for_range(start, count, depth, zero(), |k, sum| step(first + k, sum))]
         });

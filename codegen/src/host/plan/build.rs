@@ -31,7 +31,7 @@ impl<'p> Plan<'p> {
         let Builder { mut plan, items, .. } = plan;
         for pass in Pass::ALL.into_iter().filter(|pass| *pass <= last) {
             match pass {
-                Pass::Expand => {}
+                Pass::Expand | Pass::Accumulate => {}
                 Pass::Groups => plan.form_groups(&items),
                 Pass::Materialize => plan.choose_kept(),
                 Pass::Guards => plan.find_guards(),
