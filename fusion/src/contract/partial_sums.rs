@@ -9,6 +9,9 @@ pub(super) const LONGEST_SUM: u64 = 512;
 /// The most products of a part of a longer one.
 pub(super) const LONGEST_PART: u64 = 128;
 
+/// The same where registers hold the part alone, so that adding it loads and stores each sum.
+pub(super) const LONGEST_PART_IN_REGISTERS: u64 = 256;
+
 /// The fewest products that are worth being a part: adding it costs what one more of them does.
 pub(super) const SHORTEST_PART: u64 = 32;
 

@@ -19,7 +19,9 @@ use super::geometry::{Conv, ConvProgram, Image};
 use super::ops::{PART, Params, int, multiply_add, read, wide, write};
 use super::tile::Extents;
 use crate::block_kernel::Coordinates;
-use crate::contract::partial_sums::{LONGEST_PART, LONGEST_SUM, SHORTEST_PART, in_parts, part_of};
+use crate::contract::partial_sums::{
+    LONGEST_PART, LONGEST_PART_IN_REGISTERS, LONGEST_SUM, SHORTEST_PART, added, in_parts, part_of,
+};
 use crate::contract::window_axis::{WindowAxis, inside};
 use crate::taken::taken;
 use crate::types::fits_i32;
@@ -231,12 +233,11 @@ impl Body<'_> {
 
     /// The sums of all pixels and vectors, pixel by pixel.
     fn sums(&self) -> Vec<Tile> {
-        let none = vec![self.nothing(); (self.tile.pixels * self.tile.vectors) as usize];
         let mut base = self.spot.n * self.image.batch + self.image.offset;
         if !self.conv.is_depthwise() {
             base += self.spot.group * (self.conv.depth() as i64 * self.image.channel);
         }
-        self.outer(0, base, int(0), none)
+        self.outer(0, base, int(0), self.none())
     }
 
     /// The loops over taps along the outer axes from `axis` on.
@@ -261,6 +262,7 @@ impl Body<'_> {
             return self.depthwise(base, from, tap, sums);
         }
         let taps: Vec<u64> = (0..a.kernel).collect();
+        let before = self.is_row_a_part().then(|| std::mem::replace(&mut sums, self.none()));
         for together in taps.chunks(self.taps_at_once() as usize) {
             let pixel = |p: u64, k: u64| a.ahead(p, k).map_or(Pixel::Outside, |low| self.pixel(base, low));
             let tap = |&k: &u64| {
@@ -270,7 +272,26 @@ impl Body<'_> {
             let all: Vec<Tap> = together.iter().map(tap).collect();
             sums = self.channels(from, &all, sums);
         }
-        sums
+        match before {
+            Some(before) => added(&before, &sums),
+            None => sums,
+        }
+    }
+
+    /// Whether the sum of all products is long. That of a transposed convolution is one of parts in any case.
+    fn is_long(&self) -> bool {
+        !self.conv.is_transposed() && self.conv.depth() * self.conv.taps() > LONGEST_SUM
+    }
+
+    /// Whether the products of the taps along a row are a part of a long sum.
+    fn is_row_a_part(&self) -> bool {
+        let products = self.conv.depth() * self.row().0.kernel;
+        self.is_long() && (SHORTEST_PART..=LONGEST_SUM).contains(&products)
+    }
+
+    /// No sums yet, of all pixels and vectors.
+    fn none(&self) -> Vec<Tile> {
+        vec![self.nothing(); (self.tile.pixels * self.tile.vectors) as usize]
     }
 
     /// Taps along a row that are taken for a channel before the next one: where channels lie far apart, each is a page of its
@@ -343,14 +364,14 @@ impl Body<'_> {
         let together = taps.len() as u64;
         let are_parts = match self.conv.is_transposed() {
             true => depth >= PART,
-            false => depth * self.conv.taps() > LONGEST_SUM && depth * together >= SHORTEST_PART,
+            false => self.is_long() && !self.is_row_a_part() && depth * together >= SHORTEST_PART,
         };
         if !are_parts {
             return for_range(0, depth, unroll, sums, step);
         }
-        in_parts(Elem::I32, (depth, part_of(depth, unroll, LONGEST_PART / together)), sums, |first, count| {
-            let none = vec![self.nothing(); (self.tile.pixels * self.tile.vectors) as usize];
-            for_range(0, count, unroll, none, |channel, sums| step(first + channel, sums))
+        let longest = if self.is_long() { LONGEST_PART_IN_REGISTERS } else { LONGEST_PART };
+        in_parts(Elem::I32, (depth, part_of(depth, unroll, longest / together)), sums, |first, count| {
+            for_range(0, count, unroll, self.none(), |channel, sums| step(first + channel, sums))
         })
     }
 
