@@ -25,7 +25,6 @@ use crate::types::{DType, Dims, TensorType};
 
 /// A rewrite of the graph around a reduction; `None` where it does not apply.
 struct Rewrite {
-    #[cfg_attr(not(test), expect(dead_code, reason = "named in tests"))]
     name: &'static str,
     run: fn(&mut Graph, NodeId) -> Option<()>,
 }
@@ -44,7 +43,7 @@ pub(crate) fn tuple_reductions(graph: &mut Graph, rewrites: &Rewrites) -> usize 
     for id in graph.topological().unwrap_or_default() {
         for rewrite in REWRITES {
             if !rewrites.is_spent() && (rewrite.run)(graph, id).is_some() {
-                made += usize::from(rewrites.allow("tuple-reductions"));
+                made += usize::from(rewrites.allow(rewrite.name));
             }
         }
     }
