@@ -8,7 +8,7 @@
 //! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees, `state` after what
 //!   a plan takes from its first call is something else.
 //! - `spans` collects the spans of calls.
-//! - `kernels` counts kernels: the decision is tested as well as the value.
+//! - `kernels` counts kernels: the decision is tested as well as the value. `reasons` lists what plans of whole models say of their edges.
 //! - `page` uses the page of a plan in a browser, and keeps pictures of it.
 //! - `processors` runs some tests as on machines with less than this one has, and on emulated processors.
 //! - `devices` runs each module again on a GPU, in a process of its own, but for those about processors alone. Tests take
@@ -55,6 +55,7 @@ mod processors;
 mod products;
 mod random;
 mod ranges;
+mod reasons;
 mod report;
 mod samples;
 mod schedules;

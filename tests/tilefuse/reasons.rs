@@ -1,0 +1,58 @@
+//! The reasons of whole models: all that a plan says of its edges is known, and was read.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use tilefuse::Explanation;
+
+/// Models with an input, planned for a GPU by typical figures, so that no measurement and no processor decides.
+const MODELS: [(&str, &str); 3] =
+    [("gpt2", "i64[1,512]{0..50257}"), ("resnet50", "bf16[2,3,224,224]"), ("swin_t", "bf16[1,3,224,224]")];
+
+/// A reason without its numbers and operators, which are of one edge.
+fn without_numbers(verdict: &str) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for word in verdict.split(' ') {
+        let is_operator =
+            word.starts_with('#') && words.last().is_some_and(|last| last.starts_with("aten::"));
+        if is_operator {
+            words.pop();
+            if words.last().is_none_or(|last| last != "OPERATORS") {
+                words.push(String::from("OPERATORS"));
+            }
+            continue;
+        }
+        let digits = |c: char| c.is_ascii_digit() || c == '.';
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        words.push(if is_number { format!("N{}", word.trim_start_matches(digits)) } else { word.to_owned() });
+    }
+    words.join(" ")
+}
+
+/// `UPDATE_EXPECT=1` writes the file anew.
+#[test]
+fn whole_models_have_these_reasons() {
+    let mut text = String::new();
+    for (model, input) in MODELS {
+        let args =
+            ["explain", model, "--input", input, "--target", "sm_90a", "--dtype", "bf16", "--format", "json"];
+        let output = Command::new(crate::common::program()).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let plan = Explanation::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+        for edge in &plan.edges {
+            *reasons.entry(without_numbers(&edge.verdict)).or_default() += 1;
+        }
+        text.push_str(&format!("{model} {input}\n"));
+        reasons.iter().for_each(|(reason, count)| text.push_str(&format!("{count:6} {reason}\n")));
+    }
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tilefuse/reasons.txt");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        return std::fs::write(file, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(file).unwrap();
+    assert!(
+        text == expected,
+        "{file} is out of date; UPDATE_EXPECT=1 writes it, and each reason in it is true:\n{text}"
+    );
+}
