@@ -363,7 +363,7 @@ impl Engine {
                 }
                 let (short_lived, signature) = (entry.short_lived(), entry.signature.clone());
                 self.table.forget(entry, &self.named);
-                if short_lived < Entry::MOST_SHORT_LIVED {
+                if short_lived < Entry::MAX_SHORT_LIVED {
                     return self.capture(inputs, state, forward, short_lived);
                 }
                 let reason = changes_often(&reason);
@@ -438,7 +438,7 @@ impl Engine {
         let outcome = if let Some(reason) = reason {
             *self.stats().recaptures.entry(reason.to_owned()).or_default() += 1;
             short_lived = entry.short_lived();
-            if short_lived < Entry::MOST_SHORT_LIVED {
+            if short_lived < Entry::MAX_SHORT_LIVED {
                 self.outcome(trace, report, forward, &mut signature)
             } else {
                 Outcome::Eager(changes_often(reason))
@@ -663,7 +663,7 @@ impl Engine {
 fn changes_often(reason: &str) -> String {
     format!(
         "{reason}, {} times in turn after few calls: keep what changes in tensors (no `.item()`, no new parameters), or pass it as an input",
-        Entry::MOST_SHORT_LIVED
+        Entry::MAX_SHORT_LIVED
     )
 }
 

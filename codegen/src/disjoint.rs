@@ -122,10 +122,10 @@ impl<'p> Origins<'p> {
     }
 
     /// Whether two accesses are known to have no element in common.
-    pub(crate) fn are_apart(&self, a: Accessed, b: Accessed, iterations: Iterations) -> bool {
+    pub(crate) fn are_disjoint(&self, a: Accessed, b: Accessed, iterations: Iterations) -> bool {
         let known = |iterations| {
             let of = |access| self.accessed(access, iterations, true);
-            of(a).zip(of(b)).is_some_and(|(a, b)| a.scalars == b.scalars && apart(a, b))
+            of(a).zip(of(b)).is_some_and(|(a, b)| a.scalars == b.scalars && disjoint(a, b))
         };
         known(Iterations::Any) || (iterations == Iterations::Same && known(Iterations::Same))
     }
@@ -346,7 +346,7 @@ fn reversed(of: Counted) -> Counted {
 }
 
 /// Whether two sums over the same scalars are never equal.
-fn apart(mut a: Offsets, mut b: Offsets) -> bool {
+fn disjoint(mut a: Offsets, mut b: Offsets) -> bool {
     if a.multiples.iter().chain(&b.multiples).any(|m| m.count == Some(0)) {
         return true;
     }
@@ -418,7 +418,7 @@ mod tests {
                store %y, %bt, %v, mask %m
              }}"
         );
-        with_stores(&text, |origins, stores| origins.are_apart(stores[0], stores[1], Iterations::Any))
+        with_stores(&text, |origins, stores| origins.are_disjoint(stores[0], stores[1], Iterations::Any))
     }
 
     #[test]
@@ -458,7 +458,7 @@ kernel @rows(%y: ptr<f32>) {
   store %y, %behind, %v
 }";
         let apart = |a: usize, b: usize| {
-            with_stores(text, |origins, stores| origins.are_apart(stores[a], stores[b], Iterations::Any))
+            with_stores(text, |origins, stores| origins.are_disjoint(stores[a], stores[b], Iterations::Any))
         };
         assert_eq!([(0, 1), (0, 3), (2, 1), (2, 3)].map(|(a, b)| apart(a, b)), [false, false, false, true]);
     }
@@ -483,7 +483,7 @@ kernel @far(%y: ptr<f32>, %n: i32) {
   store %y, %a, %v
   store %y, %b, %v
 }";
-        assert!(!with_stores(text, |origins, stores| origins.are_apart(
+        assert!(!with_stores(text, |origins, stores| origins.are_disjoint(
             stores[0],
             stores[1],
             Iterations::Any
@@ -587,7 +587,7 @@ kernel @repeat(%y: ptr<f32>) {
                }}
              }}"
         );
-        with_stores(&text, |origins, stores| origins.are_apart(stores[0], stores[1], Iterations::Any))
+        with_stores(&text, |origins, stores| origins.are_disjoint(stores[0], stores[1], Iterations::Any))
     }
 
     #[test]
@@ -615,7 +615,7 @@ kernel @narrow(%y: ptr<f32>, %n: u8) {
   store %y, %wide, %v
   store %y, %behind, %v
 }";
-        assert!(!with_stores(text, |origins, stores| origins.are_apart(
+        assert!(!with_stores(text, |origins, stores| origins.are_disjoint(
             stores[0],
             stores[1],
             Iterations::Any

@@ -80,9 +80,9 @@ pub struct ProductRates {
     /// Of kernels of ours, with the largest blocks; 0 on GPUs whose multiprocessors do not multiply by warpgroups.
     pub generated: f64,
     /// Of kernels of ours on the host over `bf16` weights in VNNI-2 layout; 0 where the processor has no instructions for these.
-    pub pairs: f64,
+    pub vnni2: f64,
     /// The same over 8-bit integers in VNNI-4 layout.
-    pub quads: f64,
+    pub vnni4: f64,
 }
 
 impl Profile {
@@ -99,8 +99,8 @@ impl Profile {
                 aligned: 64.0 * n,
                 unaligned: 64.0 * n,
                 generated: 80.0 * n,
-                pairs: 0.0,
-                quads: 0.0,
+                vnni2: 0.0,
+                vnni4: 0.0,
             },
             cache: 1 << 20,
             vector_bits: 512,
@@ -125,10 +125,10 @@ impl Profile {
     /// The same with instructions for pairs of `bf16` and for four 8-bit integers, which make so many operations per
     /// nanosecond in each thread.
     #[must_use]
-    pub fn with_groups(mut self, [pairs, quads]: [f64; 2]) -> Profile {
+    pub fn with_vnni(mut self, [vnni2, vnni4]: [f64; 2]) -> Profile {
         if let Machine::Host { threads } = self.machine {
             let n = f64::from(threads);
-            (self.products.pairs, self.products.quads) = (pairs * n, quads * n);
+            (self.products.vnni2, self.products.vnni4) = (vnni2 * n, vnni4 * n);
         }
         self
     }
@@ -146,8 +146,8 @@ impl Profile {
                 aligned: 3800.0 * n,
                 unaligned: 600.0 * n,
                 generated: 0.0,
-                pairs: 0.0,
-                quads: 0.0,
+                vnni2: 0.0,
+                vnni4: 0.0,
             },
             cache: 1 << 20,
             vector_bits: 512,

@@ -527,7 +527,7 @@ fn typical_profile(target: Target) -> Result<Profile, Error> {
         Target::Host => {
             let options = HostOptions::default();
             let rates = [Elem::Bf16, Elem::I8].map(|elem| options.grouped_products(elem));
-            let profile = Profile::host(tch::get_num_threads().max(1) as u32).with_groups(rates);
+            let profile = Profile::host(tch::get_num_threads().max(1) as u32).with_vnni(rates);
             let profile = profile.with_vectors(options.vector_bits(), options.vector_registers());
             Ok(profile.with_cache(own_cache()))
         }

@@ -262,7 +262,7 @@ pub struct MachineReport {
 impl MachineReport {
     fn new(profile: &Profile, measured: bool) -> MachineReport {
         let rates = profile.products;
-        let generated = rates.generated.max(rates.pairs).max(rates.quads);
+        let generated = rates.generated.max(rates.vnni2).max(rates.vnni4);
         MachineReport {
             measured,
             gigabytes_per_s: profile.bandwidth,

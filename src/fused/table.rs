@@ -38,7 +38,7 @@ impl Entry {
     const WORTHWHILE: u64 = 8;
 
     /// Plans in turn that were not, after which a signature runs eager.
-    pub(crate) const MOST_SHORT_LIVED: u64 = 8;
+    pub(crate) const MAX_SHORT_LIVED: u64 = 8;
 
     pub(crate) fn new(signature: Signature, outcome: Outcome, short_lived: u64) -> Arc<Entry> {
         let zero = || AtomicU64::new(0);
@@ -72,7 +72,7 @@ pub(crate) struct Table {
     /// How often another signature than the one before was used.
     clock: AtomicU64,
     /// Plans that were dropped for others before they were worth compiling, less those that were dropped after; no more than
-    /// [`Table::MOST_CROWDED`].
+    /// [`Table::MAX_CROWDED`].
     crowded: AtomicU64,
     /// Calls of new signatures that were turned away since one was compiled.
     turned_away: AtomicU64,
@@ -83,7 +83,7 @@ impl Table {
     const HALVING: u64 = 8;
 
     /// From here on, one of 32 is: others may come from now on.
-    const MOST_CROWDED: u64 = 5 * Self::HALVING;
+    const MAX_CROWDED: u64 = 5 * Self::HALVING;
 
     fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Entry>>> {
         self.entries.read().unwrap_or_else(PoisonError::into_inner)
@@ -161,7 +161,7 @@ impl Table {
                 let crowded = self.crowded.load(Ordering::Relaxed);
                 let is_early = entry.short_lived() > 0;
                 let crowded = if is_early { crowded + 1 } else { crowded.saturating_sub(1) };
-                self.crowded.store(crowded.min(Self::MOST_CROWDED), Ordering::Relaxed);
+                self.crowded.store(crowded.min(Self::MAX_CROWDED), Ordering::Relaxed);
             }
             evicted.push(entry);
         }

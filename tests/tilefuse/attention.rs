@@ -6,7 +6,7 @@ use crate::common::{F32, device};
 
 type Attend = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
 
-const FAR: f64 = f64::NEG_INFINITY;
+const MASKED: f64 = f64::NEG_INFINITY;
 
 fn inputs(kind: Kind) -> Vec<Tensor> {
     (0..3).map(|_| Tensor::randn([2, 3, 9, 8], (kind, device()))).collect()
@@ -94,7 +94,7 @@ fn operands_that_are_not_aligned_stay_written_out_on_a_gpu() {
 #[test]
 fn attention_of_a_negative_scale_stays_written_out() {
     let mask = future();
-    let model: Attend = Box::new(move |x| weighted(&(scores(x) * -2.0).masked_fill(&cut(&mask), FAR), x));
+    let model: Attend = Box::new(move |x| weighted(&(scores(x) * -2.0).masked_fill(&cut(&mask), MASKED), x));
     assert_eq!(recognised(model, Kind::Float), 0);
     let model: Attend = Box::new(|x| weighted(&(&x[0] * -0.5).matmul(&x[1].transpose(2, 3)), x));
     assert_eq!(recognised(model, Kind::BFloat16), 0);
@@ -112,11 +112,11 @@ fn softmax_in_f32_of_narrow_scores_is_the_same_call() {
 #[test]
 fn masks_known_from_the_model_are_recognised() {
     let mask = future();
-    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), FAR), x));
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), MASKED), x));
     assert_eq!(recognised(model, Kind::Float), 1);
 
     let some = Tensor::rand([1, 3, 9, 9], *F32).ge(0.5).tril(-1);
-    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&some, FAR), x));
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&some, MASKED), x));
     assert_eq!(recognised(model, Kind::Float), 1);
 
     let model: Attend = Box::new(|x| {
@@ -133,7 +133,7 @@ fn masks_known_from_the_model_are_recognised() {
 #[test]
 fn a_mask_that_may_close_a_row_stays_written_out() {
     let closed = Tensor::ones([9, 9], (Kind::Bool, device())).triu(0);
-    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&closed, FAR), x));
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&closed, MASKED), x));
     assert_eq!(recognised(model, Kind::Float), 0);
 
     let single = Tensor::from_slice(&[false]).reshape([1, 1]).to_device(device());
@@ -162,7 +162,7 @@ fn a_mask_that_is_written_shows_in_the_next_call() {
     let mask = future();
     let model: Attend = {
         let mask = mask.shallow_clone();
-        Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), FAR), x))
+        Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), MASKED), x))
     };
     let fused = tilefuse::fuse(model);
     let x = inputs(Kind::Float);
@@ -185,7 +185,7 @@ fn a_write_of_a_mask_that_no_version_counts_shows_too() {
     let row = Tensor::from_slice(&[false, true, false, false, true, false, false, true, false]);
     let model: Attend = {
         let mask = row.shallow_clone().expand([9, 9], false);
-        Box::new(move |x| weighted(&scores(x).masked_fill(&mask, FAR), x))
+        Box::new(move |x| weighted(&scores(x).masked_fill(&mask, MASKED), x))
     };
     let fused = tilefuse::fuse(model);
     let x: Vec<Tensor> = inputs(Kind::Float).iter().map(|t| t.to_device(Device::Cpu)).collect();

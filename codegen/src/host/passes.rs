@@ -27,7 +27,7 @@ pub enum Pass {
     Guards,
     /// Which loops there are, what is unrolled, and what are vector lanes.
     Lanes,
-    /// Where kept values lie.
+    /// Where materialized values lie.
     Slots,
 }
 

@@ -51,9 +51,9 @@ pub(super) struct Target {
     /// Whether there are instructions that multiply and add.
     pub(super) fma: bool,
     /// What adds up products of neighbouring `bf16`.
-    pub(super) pairs: Option<Unit>,
+    pub(super) vnni2: Option<Unit>,
     /// What adds up products of four neighbouring 8-bit integers.
-    pub(super) quads: Option<Unit>,
+    pub(super) vnni4: Option<Unit>,
 }
 
 /// Instructions that multiply neighbours along the common axis of a product and add them to sums of 32 bits.
@@ -102,8 +102,8 @@ impl Target {
             count: 16,
             f16c: false,
             fma: false,
-            pairs: None,
-            quads: None,
+            vnni2: None,
+            vnni4: None,
         }
     }
 
@@ -174,8 +174,8 @@ impl Target {
             true => Some(Unit::Vectors),
             false => None,
         };
-        let (pairs, quads) = (unit("avx512bf16", "amx-bf16"), unit("avx512vnni", "amx-int8"));
-        Target { vector, count, f16c, fma, pairs, quads, ..native }
+        let (vnni2, vnni4) = (unit("avx512bf16", "amx-bf16"), unit("avx512vnni", "amx-int8"));
+        Target { vector, count, f16c, fma, vnni2, vnni4, ..native }
     }
 
     /// A 64-bit Arm processor with what the system says that it has, beyond what all have. A processor's name says how long
@@ -188,15 +188,15 @@ impl Target {
     }
 
     fn without_tiles(self) -> Target {
-        let (pairs, quads) = (self.pairs.map(|_| Unit::Vectors), self.quads.map(|_| Unit::Vectors));
-        Target { pairs, quads, ..self }
+        let (vnni2, vnni4) = (self.vnni2.map(|_| Unit::Vectors), self.vnni4.map(|_| Unit::Vectors));
+        Target { vnni2, vnni4, ..self }
     }
 
     /// What adds up products of neighbours of a kind.
     pub(super) fn unit(&self, elem: Elem) -> Option<Unit> {
         match elem {
-            Elem::Bf16 => self.pairs,
-            Elem::I8 => self.quads,
+            Elem::Bf16 => self.vnni2,
+            Elem::I8 => self.vnni4,
             _ => None,
         }
     }
@@ -214,8 +214,8 @@ impl Target {
 
     /// What plans ask of a processor.
     pub(super) fn registers(&self) -> Registers {
-        let (pairs, quads) = (self.pairs.is_some(), self.quads.is_some());
-        Registers { width: self.width(), count: self.count, pairs, quads }
+        let (vnni2, vnni4) = (self.vnni2.is_some(), self.vnni4.is_some());
+        Registers { width: self.width(), count: self.count, vnni2, vnni4 }
     }
 
     /// Logarithm of the number of 32-bit lanes of a vector.
@@ -225,10 +225,10 @@ impl Target {
 
     /// What code for this processor depends on, in one line.
     pub(super) fn describe(&self) -> String {
-        let Target { family, cpu, vector, tune, features, pairs, quads, .. } = self;
+        let Target { family, cpu, vector, tune, features, vnni2, vnni4, .. } = self;
         match family {
-            Family::X86 => format!("{cpu} {vector} {features} {pairs:?} {quads:?}"),
-            Family::Aarch64 => format!("{ARM} {vector} {features} {tune} {pairs:?} {quads:?}"),
+            Family::X86 => format!("{cpu} {vector} {features} {vnni2:?} {vnni4:?}"),
+            Family::Aarch64 => format!("{ARM} {vector} {features} {tune} {vnni2:?} {vnni4:?}"),
         }
     }
 

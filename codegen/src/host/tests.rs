@@ -13,7 +13,7 @@ mod emulator;
 mod exponents;
 mod extremum;
 mod functions;
-mod kept;
+mod materialized;
 mod neon;
 mod non_temporal;
 mod operations;

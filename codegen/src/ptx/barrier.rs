@@ -114,7 +114,7 @@ impl Hazards {
         };
         let own = Accessed::by(op);
         let apart =
-            |a: &Access| own.is_some_and(|own| plan.origins.are_apart(a.accessed, own, Iterations::Same));
+            |a: &Access| own.is_some_and(|own| plan.origins.are_disjoint(a.accessed, own, Iterations::Same));
         let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(plan, op.args[1], layout) && !apart(a);
         let read = self.reads.iter().find(|a| overlaps(a)).map(|a| BarrierReason::Read(a.ptr));
         read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| BarrierReason::Written(a.ptr)))

@@ -9,9 +9,9 @@ pub(super) struct Host {
     /// The vectors that weights may be packed for; `None` where they may not.
     pub(super) packs: Option<Vectors>,
     /// Whether there are instructions for pairs of `bf16`.
-    pub(super) pairs: bool,
+    pub(super) vnni2: bool,
     /// Whether there are instructions for four 8-bit integers.
-    pub(super) quads: bool,
+    pub(super) vnni4: bool,
 }
 
 impl Host {
@@ -20,7 +20,7 @@ impl Host {
         let Machine::Host { threads } = profile.machine else { return None };
         let packs = constants.map(|_| Vectors::of(profile));
         let rates = profile.products;
-        Some(Host { threads, packs, pairs: rates.pairs > 0.0, quads: rates.quads > 0.0 })
+        Some(Host { threads, packs, vnni2: rates.vnni2 > 0.0, vnni4: rates.vnni4 > 0.0 })
     }
 }
 

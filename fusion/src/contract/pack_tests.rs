@@ -62,7 +62,7 @@ fn packing(threads: u32) -> Profile {
 }
 
 fn pairs(threads: u32) -> Profile {
-    packing(threads).with_groups([800.0, 0.0])
+    packing(threads).with_vnni([800.0, 0.0])
 }
 
 /// A product of matrices that may be transposed.
@@ -116,7 +116,7 @@ fn few_rows_read_the_operand_where_it_lies() {
     assert_eq!(check(&product("f32", [9, 70, 20], [false, true]), Profile::host), 0);
     assert_eq!(
         check(&product("bf16", [5, 70, 20], [false, true]), |threads| Profile::host(threads)
-            .with_groups([800.0, 0.0])),
+            .with_vnni([800.0, 0.0])),
         0
     );
 }
@@ -154,7 +154,7 @@ fn integers_lie_in_fours() {
       %2 = aten::_int_mm(self=%0, mat2=%1) : i32[33,18]
       outputs %2
     }";
-    assert_eq!(check(text, |threads| packing(threads).with_groups([0.0, 1500.0])), 1);
+    assert_eq!(check(text, |threads| packing(threads).with_vnni([0.0, 1500.0])), 1);
 }
 
 #[test]

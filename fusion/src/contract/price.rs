@@ -68,8 +68,8 @@ impl Work {
         // libtorch's library has the same instructions, and packs weights at every call.
         let in_groups = |rate: f64| [if packed { PACKED_VNNI_RATE * rate } else { rate }, 0.5 * rate];
         let [ours, theirs] = match self.group {
-            vnni::PAIR => in_groups(rates.pairs),
-            vnni::QUAD => in_groups(rates.quads),
+            vnni::VNNI2 => in_groups(rates.vnni2),
+            vnni::VNNI4 => in_groups(rates.vnni4),
             _ if packed => [PACKED_RATE * rates.generated, rates.aligned],
             _ => [rates.generated, rates.aligned],
         };

@@ -82,7 +82,7 @@ fn schedules_that_come_near_the_best_are_measured() {
         "#]],
     );
     check(
-        &Profile::host(2).with_groups([800.0, 1500.0]),
+        &Profile::host(2).with_vnni([800.0, 1500.0]),
         &[
             ("param", "bf16", [2, 1024, 1024]),
             ("param", "bf16", [4, 1024, 1024]),

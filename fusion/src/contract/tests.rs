@@ -576,7 +576,7 @@ fn products_of_few_rows_and_weights_that_are_written_are_not_packed() {
 
 /// Machines with instructions for pairs of `bf16`.
 fn with_pairs(threads: u32) -> Profile {
-    Profile::host(threads).with_groups([1000.0, 1000.0])
+    Profile::host(threads).with_vnni([1000.0, 1000.0])
 }
 
 #[test]

@@ -12,8 +12,8 @@ use super::prepack::Panels;
 use super::product::Product;
 
 /// Interleaved rows of `bf16`, and of 8-bit integers.
-pub(super) const PAIR: i64 = 2;
-pub(super) const QUAD: i64 = 4;
+pub(super) const VNNI2: i64 = 2;
+pub(super) const VNNI4: i64 = 4;
 
 /// The fewest rows: fewer are sums over the weight as it lies.
 const MIN_ROWS: i64 = 3;
@@ -37,8 +37,8 @@ const INSTANCE_ROWS: f64 = 48.0;
 /// Rows that are interleaved in panels for a product, where there are instructions for these.
 pub(super) fn group(product: &Product, host: Host) -> Option<i64> {
     let group = match product.elem {
-        Elem::Bf16 if host.pairs => PAIR,
-        Elem::I8 if host.quads => QUAD,
+        Elem::Bf16 if host.vnni2 => VNNI2,
+        Elem::I8 if host.vnni4 => VNNI4,
         _ => return None,
     };
     (product.m >= MIN_ROWS).then_some(group)

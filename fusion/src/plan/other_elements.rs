@@ -23,7 +23,7 @@ enum Hop {
 }
 
 /// The most values that are looked at on all paths.
-const MOST_VALUES: usize = 64;
+const MAX_VALUES: usize = 64;
 
 /// The hops between a value and what it is computed of, the last one first.
 type Path = SmallVec<[Hop; 4]>;
@@ -65,7 +65,7 @@ impl Groups {
         let mut seen = vec![(root, Path::new())];
         let mut next = 0;
         while found.len() < 2
-            && next < MOST_VALUES
+            && next < MAX_VALUES
             && let Some((value, path)) = seen.get(next).cloned()
         {
             next += 1;

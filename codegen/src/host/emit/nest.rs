@@ -27,7 +27,7 @@ impl<'c> Emitter<'c, '_> {
     fn group(&mut self, group: &Group) -> Result<()> {
         let depth = self.levels.len();
         let outer_lanes = self.lanes.clone();
-        self.forget_kept(group);
+        self.forget_materialized(group);
         if !group.nest.lanes.is_empty() {
             self.bind_lanes(&group.nest.lanes);
         }
@@ -71,7 +71,7 @@ impl<'c> Emitter<'c, '_> {
             if is_empty(start, end) {
                 continue;
             }
-            self.forget_kept(group);
+            self.forget_materialized(group);
             self.open_loop(start, end, bits.len() as u8);
             self.bind_loop(bits);
             if full {
@@ -85,12 +85,12 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// What the regions of a group keep is not there before they are built, nor where they are built once more.
-    fn forget_kept(&mut self, group: &Group) {
+    fn forget_materialized(&mut self, group: &Group) {
         let plan = self.plan;
         for part in &group.parts {
             match *part {
-                Part::Region(region) => self.unwritten.extend(plan.kept_by(&plan.regions[region])),
-                Part::Loop(l) => plan.loops[l].body.iter().for_each(|inner| self.forget_kept(inner)),
+                Part::Region(region) => self.unwritten.extend(plan.materialized_by(&plan.regions[region])),
+                Part::Loop(l) => plan.loops[l].body.iter().for_each(|inner| self.forget_materialized(inner)),
             }
         }
     }
@@ -276,7 +276,7 @@ impl<'c> Emitter<'c, '_> {
         for slot in slots {
             self.ready[slot] = top;
         }
-        for value in self.plan.kept_by(region) {
+        for value in self.plan.materialized_by(region) {
             self.unwritten.remove(&value);
         }
     }
@@ -393,7 +393,7 @@ impl<'c> Emitter<'c, '_> {
                     }
                     (SinkKind::Copy(from), ..) => self.read_slot(from, &sink.bits)?,
                     (_, Some(op), Some(&root)) => {
-                        self.from(op.loc, |this| this.kept_value(op, root, &sink.bits))?
+                        self.from(op.loc, |this| this.materialized_value(op, root, &sink.bits))?
                     }
                     (_, None, Some(&root)) => self.value(root, &sink.bits)?,
                     _ => continue,
@@ -424,7 +424,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// The value that a sink keeps for others, computed and not read; others in the region find it.
-    fn kept_value(
+    fn materialized_value(
         &mut self,
         op: &tilefuse_block::Op,
         value: tilefuse_block::Value,

@@ -73,7 +73,7 @@ impl Builder<'_> {
             let repeats = !alone && !origins.are_distinct(access.offsets);
             let meets = |&(other, others): &(BlockId, Accessed)| {
                 (block, access.offsets) != (other, others.offsets)
-                    && !origins.are_apart(access, others, Iterations::Any)
+                    && !origins.are_disjoint(access, others, Iterations::Any)
             };
             repeats
                 || (self.iterates(block) && !origins.stays_in_place(access))

@@ -33,7 +33,7 @@ impl<'p> Plan<'p> {
             match pass {
                 Pass::Expand | Pass::Accumulate => {}
                 Pass::Groups => plan.form_groups(&items),
-                Pass::Materialize => plan.choose_kept(),
+                Pass::Materialize => plan.choose_materialized(),
                 Pass::Guards => plan.find_guards(),
                 Pass::Lanes => plan.choose_lanes(),
                 Pass::Slots => plan.lay_out(),

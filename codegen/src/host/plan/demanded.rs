@@ -1,6 +1,6 @@
 //! Which elements matter: masks that every use of an element agrees on.
 //!
-//! A store matters where its mask holds, a reduction where its mask holds and its result matters, a kept value
+//! A store matters where its mask holds, a reduction where its mask holds and its result matters, a materialized value
 //! where one of its uses does. What holds wherever a region or group matters becomes a loop bound or a branch, and
 //! need not be tested inside.
 //!

@@ -52,7 +52,7 @@ type First = FxHashMap<Value, (RegionId, Map)>;
 
 impl Plan<'_> {
     /// Adds sinks that keep values which several regions need and which cost more than a store and a load.
-    pub(super) fn choose_kept(&mut self) {
+    pub(super) fn choose_materialized(&mut self) {
         let mut order = Vec::new();
         self.regions_in_order(&self.body, &mut order);
         let mut refused: FxHashSet<Value> = FxHashSet::default();
@@ -130,7 +130,7 @@ impl Plan<'_> {
         aligned && made.iter().all(|&b| b > ONE) && self.encloses(m.block, u.block)
     }
 
-    /// Whether every region that would read the kept value may. Regions in the same loops and list of operations may alike:
+    /// Whether every region that would read the materialized value may. Regions in the same loops and list of operations may alike:
     /// what several of them compute is followed once.
     fn all_uses_agree(&self, order: &[RegionId], value: Value, maker: RegionId, made: &[Bit]) -> bool {
         let position = order.iter().position(|&r| r == maker).unwrap_or_default();
@@ -166,12 +166,12 @@ impl Plan<'_> {
                 self.loops[l].sinks.push(sink);
             }
         }
-        // Before the other sinks of its region, which need the value too, but after the kept values that it is made of.
+        // Before the other sinks of its region, which need the value too, but after the materialized values that it is made of.
         let at = self.after_operands(region, value);
         self.regions[region].sinks.insert(at, sink);
     }
 
-    /// The first position among a region's sinks behind every kept value that `value` is made of.
+    /// The first position among a region's sinks behind every materialized value that `value` is made of.
     fn after_operands(&self, region: RegionId, value: Value) -> usize {
         let bits = self.sinks.last().map(|s| s.bits.clone()).unwrap_or_default();
         let mut parts = FxHashSet::default();
@@ -222,10 +222,10 @@ impl Plan<'_> {
 
 /// Whether a value is kept, and where it is computed.
 pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
-    let kept = |(sink, region, _): (SinkId, RegionId, &Site)| {
+    let materialized = |(sink, region, _): (SinkId, RegionId, &Site)| {
         let sink = &seen.plan.sinks[sink];
         let root = sink.roots.first().filter(|_| matches!(sink.kind, SinkKind::Materialize))?;
         Some(format!("{} is computed once, in region {region}", seen.name(*root)))
     };
-    seen.sinks(op).into_iter().filter_map(kept).collect()
+    seen.sinks(op).into_iter().filter_map(materialized).collect()
 }

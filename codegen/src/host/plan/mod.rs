@@ -108,9 +108,9 @@ pub(crate) struct Registers {
     /// How many registers hold vectors.
     pub(crate) count: u32,
     /// Whether there are instructions that add up products of two neighbouring `bf16`.
-    pub(crate) pairs: bool,
+    pub(crate) vnni2: bool,
     /// The same of four 8-bit integers.
-    pub(crate) quads: bool,
+    pub(crate) vnni4: bool,
 }
 
 impl Registers {
@@ -124,7 +124,7 @@ impl Registers {
 impl From<u32> for Registers {
     fn from(width: u32) -> Registers {
         let count = if width > 3 { 32 } else { 16 };
-        Registers { width, count, pairs: false, quads: false }
+        Registers { width, count, vnni2: false, vnni4: false }
     }
 }
 
@@ -378,7 +378,7 @@ impl<'p> Plan<'p> {
     }
 
     /// The values that a region computes element by element and keeps.
-    pub(crate) fn kept_by(&self, region: &Region) -> impl Iterator<Item = Value> {
+    pub(crate) fn materialized_by(&self, region: &Region) -> impl Iterator<Item = Value> {
         let sinks = region.sinks.iter().map(|&sink| &self.sinks[sink]);
         sinks.filter(|sink| self.own_op(sink).is_some()).filter_map(|sink| sink.roots.first().copied())
     }

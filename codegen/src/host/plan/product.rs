@@ -177,8 +177,8 @@ impl Builder<'_> {
     /// Elements along the common axis that instructions of this processor multiply and add up together.
     fn group(&self, elem: Elem) -> u32 {
         match elem {
-            Elem::Bf16 if self.plan.registers.pairs => 2,
-            Elem::I8 if self.plan.registers.quads => 4,
+            Elem::Bf16 if self.plan.registers.vnni2 => 2,
+            Elem::I8 if self.plan.registers.vnni4 => 4,
             _ => 1,
         }
     }

@@ -21,7 +21,7 @@ use crate::contract::call_kernels::Template;
 use crate::contract::host::Host;
 use crate::contract::price::Work;
 use crate::contract::pruning::Priced;
-use crate::contract::vnni::PAIR;
+use crate::contract::vnni::VNNI2;
 use crate::graph::{Graph, NodeId};
 use crate::machine::{HOST_PARTS, Profile};
 
@@ -92,7 +92,7 @@ pub(super) fn on_host(
     let in_place = best(&[Form::Each, Form::Lanes]);
     // Parts have no program over what is packed.
     let in_parts = in_place.as_ref().is_some_and(|best| best.schedule.blocks.splits.is_some());
-    let packs = host.pairs && !in_parts && vnni::is_valid(attention);
+    let packs = host.vnni2 && !in_parts && vnni::is_valid(attention);
     let packed = if packs { best(&[Form::PackedRows]) } else { None };
     in_place.into_iter().chain(packed).collect()
 }
@@ -184,7 +184,7 @@ impl Schedule {
     fn priced_on_host(self, attention: &Attention, profile: &Profile) -> Priced<Schedule> {
         let (score, group, slowdown) = match self.form {
             // So many queries read what is packed that packing it is a small part of the work, on a machine of any bandwidth.
-            Form::PackedRows => (ROWS_SCORE, PAIR, PACKED_SLOWDOWN),
+            Form::PackedRows => (ROWS_SCORE, VNNI2, PACKED_SLOWDOWN),
             _ => (LANES_SCORE, 1, IN_PLACE_SLOWDOWN),
         };
         let ops = score * attention.pairs();

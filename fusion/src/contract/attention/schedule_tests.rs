@@ -114,7 +114,7 @@ fn on_a_host() {
 
 #[test]
 fn on_a_host_that_multiplies_pairs() {
-    let profile = Profile::host(2).with_groups([800.0, 1500.0]);
+    let profile = Profile::host(2).with_vnni([800.0, 1500.0]);
     check(
         &profile,
         |case| Case { dtype: "bf16", ..case },

@@ -490,7 +490,7 @@ fn few_keys_and_many_instances_have_no_ranges() {
 /// Of `bf16`, keys and values lie in pairs where there are instructions for these.
 #[test]
 fn keys_and_values_are_packed_in_pairs() {
-    let pairs = |threads| Profile::host(threads).with_groups([800.0, 0.0]);
+    let pairs = |threads| Profile::host(threads).with_vnni([800.0, 0.0]);
     let wide =
         Case { dtype: "bf16", batch: [1, 1, 1], queries: 64, keys: 128, width: 200, depth: 56, ..PLAIN };
     wide.check_on(pairs, 3);

@@ -27,7 +27,7 @@ use tilefuse_block::{
 
 /// A program that becomes part of another.
 #[derive(Clone, Debug)]
-pub(super) struct Piece<'a> {
+pub(super) struct PartProgram<'a> {
     pub(super) program: &'a Program,
     /// Instances along axis 0; there is one along the others.
     pub(super) instances: u64,
@@ -36,17 +36,17 @@ pub(super) struct Piece<'a> {
 }
 
 /// Joins programs, of which there is one at least, under a name.
-pub(super) fn join(name: String, pieces: &[Piece<'_>]) -> Program {
-    let warps = pieces.iter().map(|p| p.program.warps).max().unwrap_or(1);
-    let stages = pieces.iter().find_map(|p| p.program.stages);
-    let early = pieces.iter().all(|p| p.program.early);
+pub(super) fn join(name: String, parts: &[PartProgram<'_>]) -> Program {
+    let warps = parts.iter().map(|p| p.program.warps).max().unwrap_or(1);
+    let stages = parts.iter().find_map(|p| p.program.stages);
+    let early = parts.iter().all(|p| p.program.early);
     let (params, values, body) = (Vec::new(), Vec::new(), Region::default());
     let program = Program { name, params, values, body, warps, stages, early };
     let mut joiner = Joiner { program, instance: Value(0) };
-    joiner.params(pieces);
+    joiner.params(parts);
     let mut ops = Vec::new();
     joiner.instance = joiner.push(&mut ops, OpKind::ProgramId(0), &[], Type::scalar(Elem::I32));
-    joiner.branch(pieces, 0, &mut ops);
+    joiner.branch(parts, 0, &mut ops);
     joiner.program.body.ops = ops;
     joiner.program
 }
@@ -58,12 +58,12 @@ struct Joiner {
 }
 
 impl Joiner {
-    /// The parameters, each that of the first piece that has it.
-    fn params(&mut self, pieces: &[Piece<'_>]) {
+    /// The parameters, each that of the first part that has it.
+    fn params(&mut self, parts: &[PartProgram<'_>]) {
         let mut found: Vec<(usize, ValueData, Param)> = Vec::new();
-        for piece in pieces {
-            for (param, &at) in piece.program.params.iter().zip(&piece.params) {
-                found.push((at, piece.program.values[param.value.index()].clone(), param.clone()));
+        for part in parts {
+            for (param, &at) in part.program.params.iter().zip(&part.params) {
+                found.push((at, part.program.values[param.value.index()].clone(), param.clone()));
             }
         }
         found.sort_by_key(|f| f.0);
@@ -93,18 +93,18 @@ impl Joiner {
     }
 
     /// Pieces of which the first begins at instance `first`.
-    fn branch(&mut self, pieces: &[Piece<'_>], first: u64, ops: &mut Vec<Op>) {
-        if let [piece] = pieces {
-            return self.leaf(piece, first, ops);
+    fn branch(&mut self, parts: &[PartProgram<'_>], first: u64, ops: &mut Vec<Op>) {
+        if let [part] = parts {
+            return self.leaf(part, first, ops);
         }
-        let (before, after) = pieces.split_at(pieces.len() / 2);
+        let (before, after) = parts.split_at(parts.len() / 2);
         let middle = first + before.iter().map(|p| p.instances).sum::<u64>();
         let bound = self.number(ops, middle);
         let bool_ty = Type::scalar(Elem::Bool);
         let is_before = self.push(ops, OpKind::Map(ScalarFn::Lt), &[self.instance, bound], bool_ty);
-        let regions = [(before, first), (after, middle)].map(|(pieces, first)| {
+        let regions = [(before, first), (after, middle)].map(|(parts, first)| {
             let mut inner = Vec::new();
-            self.branch(pieces, first, &mut inner);
+            self.branch(parts, first, &mut inner);
             let (args, results) = (SmallVec::new(), SmallVec::new());
             inner.push(Op { kind: OpKind::Yield, args, results, regions: Vec::new(), loc: Loc::UNKNOWN });
             Region { args: Vec::new(), ops: inner }
@@ -113,16 +113,16 @@ impl Joiner {
         ops.push(Op { kind: OpKind::If, args, results, regions: regions.into(), loc: Loc::UNKNOWN });
     }
 
-    /// The body of a piece.
-    fn leaf(&mut self, piece: &Piece<'_>, first: u64, ops: &mut Vec<Op>) {
-        let own = piece.program;
+    /// The body of a part.
+    fn leaf(&mut self, part: &PartProgram<'_>, first: u64, ops: &mut Vec<Op>) {
+        let own = part.program;
         let mut names: Vec<Option<Value>> = vec![None; own.values.len()];
-        for (param, &at) in own.params.iter().zip(&piece.params) {
+        for (param, &at) in own.params.iter().zip(&part.params) {
             names[param.value.index()] = self.program.params.get(at).map(|p| p.value);
         }
         let mut asks = false;
         own.walk(&mut |op| asks |= op.kind == OpKind::ProgramId(0));
-        let number = if asks { self.own_number(piece.instances, first, ops) } else { self.instance };
+        let number = if asks { self.own_number(part.instances, first, ops) } else { self.instance };
         let mut copy = Copy { joiner: self, from: own, names, number };
         copy.ops(&own.body.ops, ops);
     }

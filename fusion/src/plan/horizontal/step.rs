@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use tilefuse_block::Program;
 
 use super::super::ir::{KernelKind, KernelStep, Part};
-use super::program::{Piece, join};
+use super::program::{PartProgram, join};
 use crate::graph::ValueRef;
 
 /// The step that runs these kernels at once, in `us` microseconds. Its program is that at `program`.
@@ -58,22 +58,22 @@ pub(super) fn joined(kernels: &[&KernelStep], program: usize, us: f64) -> Kernel
 
 /// The program of a step that [`joined`] made of these kernels.
 pub(super) fn program(step: &KernelStep, kernels: &[&KernelStep], programs: &[Program]) -> Option<Program> {
-    let pieces: Option<Vec<Piece<'_>>> = kernels
+    let parts: Option<Vec<PartProgram<'_>>> = kernels
         .iter()
         .zip(&step.parts)
         .map(|(kernel, part)| {
             let program = programs.get(kernel.program)?;
-            Some(Piece { program, instances: part.instances, params: part.buffers.clone() })
+            Some(PartProgram { program, instances: part.instances, params: part.buffers.clone() })
         })
         .collect();
-    let pieces = pieces?;
-    Some(join(name(&pieces), &pieces))
+    let parts = parts?;
+    Some(join(name(&parts), &parts))
 }
 
 /// `horizontal_3_fused_add` where all parts have one name, and the first with the number of others else.
-fn name(pieces: &[Piece<'_>]) -> String {
+fn name(parts: &[PartProgram<'_>]) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for name in pieces.iter().map(|p| p.program.name.as_str()) {
+    for name in parts.iter().map(|p| p.program.name.as_str()) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -81,7 +81,7 @@ fn name(pieces: &[Piece<'_>]) -> String {
     let others = names.len().saturating_sub(1);
     let first = names.first().copied().unwrap_or_default();
     match others {
-        0 => format!("horizontal_{}_{first}", pieces.len()),
-        _ => format!("horizontal_{}_{first}_and_{others}_more", pieces.len()),
+        0 => format!("horizontal_{}_{first}", parts.len()),
+        _ => format!("horizontal_{}_{first}_and_{others}_more", parts.len()),
     }
 }

@@ -295,7 +295,7 @@ fn every_schedule_is_taken() {
     let (expected, listed) = (all_marks(), NOT_COMPARED.iter().map(|(mark, _)| (*mark).to_owned()).collect());
     taken::since_asked();
     let host = Profile::host(2);
-    let pairs = host.with_groups([800.0, 1500.0]);
+    let pairs = host.with_vnni([800.0, 1500.0]);
     for text in GRAPHS {
         [host, gpu(), Profile::gpu(4, 4200.0)].iter().for_each(|profile| check(text, profile));
     }
