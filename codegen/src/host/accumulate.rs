@@ -1,5 +1,5 @@
 //! Products that are added to a sum start from it: the code of a product of floats sums from 0 in registers, and adds what it
-//! starts from in the end, so that the same bits come without a tile of their own.
+//! starts from in the end, so that the same numbers come without a tile of their own.
 //!
 //! ```text
 //! kernel @accumulated(%a: ptr<f32> align(16), %b: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
@@ -33,30 +33,21 @@ use tilefuse_block::{Elem, Op, OpKind, Program, Region, ScalarFn, Value};
 
 /// Makes products of what they are added to where nothing between the two writes memory, from which operands may be read in place.
 pub(super) fn accumulate(program: &mut Program) {
-    let mut zeros = FxHashSet::default();
-    program.walk(&mut |op| {
-        if let (OpKind::Const(literal), &[value]) = (&op.kind, op.results.as_slice())
-            && literal.elem.is_float()
-            && literal.bits == 0
-        {
+    let uses = program.uses();
+    let (mut zeros, mut from_zero) = (FxHashSet::default(), FxHashSet::default());
+    program.walk(&mut |op| match (&op.kind, op.args.as_slice(), op.results.as_slice()) {
+        (OpKind::Const(literal), _, &[value]) if literal.elem.is_float() && literal.bits == 0 => {
             zeros.insert(value);
         }
-    });
-    let uses = program.uses();
-    let sums_from_zero = |op: &Op| match (&op.kind, op.args.as_slice(), op.results.as_slice()) {
-        (OpKind::Dot { .. }, [a, _, c], &[result]) => {
+        (OpKind::Dot { .. }, [a, _, start], &[result]) => {
             let is_wide = matches!(program.ty(*a).elem(), Some(Elem::F32 | Elem::F64));
-            is_wide && zeros.contains(c) && uses[result.index()] == 1
+            if is_wide && zeros.contains(start) && uses[result.index()] == 1 {
+                from_zero.insert(result);
+            }
         }
-        _ => false,
-    };
-    let mut found = FxHashSet::default();
-    program.walk(&mut |op| {
-        if sums_from_zero(op) {
-            found.extend(op.results.first().copied());
-        }
+        _ => {}
     });
-    region(&mut program.body, &found);
+    region(&mut program.body, &from_zero);
 }
 
 fn region(region: &mut Region, from_zero: &FxHashSet<Value>) {

@@ -4,6 +4,7 @@ use tilefuse_block::{Data, Elem, Literal};
 
 use super::{Arg, check_text};
 use crate::host::target::Target;
+use crate::host::{HostOptions, Pass, after};
 
 /// Small numbers.
 fn data(elem: Elem, len: usize, step: usize) -> Arg {
@@ -297,4 +298,35 @@ fn as_many_rows_side_by_side_as_registers_allow() {
     };
     assert_eq!([unrolled([1, 64], 4), unrolled([2, 64], 4), unrolled([1, 2], 4)], [3, 3, 1]);
     assert_eq!([unrolled([1, 64], 3), unrolled([2, 64], 2)], [2, 2]);
+}
+
+/// A product is made of the sum that it is added to, unless something else needs it, or operands are written before the addition.
+#[test]
+fn products_start_from_the_sum_that_they_are_added_to() {
+    for (body, starts) in [
+        ("%all = map add %sum, %part", true),
+        ("%all = map add %part, %sum", true),
+        ("%all = map add %part, %part", false),
+        ("%one = map add %sum, %part\n%all = map mul %one, %part", false),
+        ("store %a, %at, %zero\n%all = map add %sum, %part", false),
+        ("%all = map sub %sum, %part", false),
+    ] {
+        let text = format!(
+            "kernel @accumulated(%a: ptr<f32>, %b: ptr<f32>, %y: ptr<f32>) warps(4) {{
+  %i = range 0 64
+  %at = reshape %i [8, 8]
+  %x = load %a, %at
+  %w = load %b, %at
+  %sum = load %y, %at
+  %zero = const 0.0 : tile<8x8xf32>
+  %part = dot %x, %w, %zero precision ieee
+  {body}
+  store %y, %at, %all
+}}"
+        );
+        let shown = after(&text.parse().unwrap(), &HostOptions::default(), Pass::Accumulate).unwrap();
+        assert_eq!(!shown.contains("%w, %zero"), starts, "{shown}");
+        let args = [1, 3, 7].map(|step| data(Elem::F32, 64, step));
+        check_text(&text, &args, [1, 1, 1], 1e-5);
+    }
 }
