@@ -1,6 +1,7 @@
 //! Attention that a model writes out: when it becomes one call, and that masks keep their meaning.
 
 use tch::{Device, Kind, Tensor};
+use tilefuse::{Options, Products};
 
 use crate::common::{F32, device};
 
@@ -197,4 +198,41 @@ fn a_write_of_a_mask_that_no_version_counts_shows_too() {
     assert!(!check() && !check());
     let _ = row.data().fill_(1);
     assert!(check());
+}
+
+/// NaN in a row of queries, keys or values of attention that a model writes out and that it calls. In the place of the former,
+/// libtorch's operator, which is called only where the user asks for it, may give 0.
+#[test]
+fn rows_with_nan_are_as_in_eager() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let written: fn(&[Tensor]) -> Vec<Tensor> = |x| weighted(&scores(x), x);
+    let hiding: fn(&[Tensor]) -> Vec<Tensor> =
+        |x| weighted(&scores(x).masked_fill(&cut(&future()), MASKED), x);
+    let called: fn(&[Tensor]) -> Vec<Tensor> = |x| {
+        let none = None::<&Tensor>;
+        vec![Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], none, 0.0, false, 0.25, false)]
+    };
+    for kind in [Kind::Float, Kind::BFloat16] {
+        for (name, model) in [("written", written), ("hiding", hiding), ("called", called)] {
+            let options = Options { products: Products::Predicted, ..Options::default() };
+            let fused = tilefuse::fuse_with(model, options);
+            for place in 0..3 {
+                let x = inputs(kind);
+                // The first row, which every query of a causal attention reads.
+                let _ = x[place].get(0).get(1).get(0).fill_(f64::NAN);
+                for _ in 0..2 {
+                    let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
+                    let [ours, eager] = [ours[0].isnan(), eager[0].isnan()];
+                    // Of a query with NaN and less keys than a vector has, libtorch's operator makes 0 on a CPU.
+                    let exact = written(&x)[0].isnan();
+                    let right = ours.eq_tensor(&eager);
+                    let right =
+                        if name == "called" { right.logical_or(&ours.eq_tensor(&exact)) } else { right };
+                    let of = format!("{kind:?} {name}, NaN in {place}: {ours} for {eager}");
+                    assert_eq!(right.all().int64_value(&[]), 1, "{of}");
+                }
+            }
+        }
+    }
 }

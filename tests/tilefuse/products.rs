@@ -352,6 +352,76 @@ fn on_a_gpu_attention_is_one_kernel() {
     }
 }
 
+/// NaN and infinity in a row of queries, keys, values or the mask. What hides a key multiplies its value by 0, or skips it with a
+/// block of keys: where eager and attention that is written out differ, either is right.
+#[test]
+fn on_a_gpu_attention_of_rows_that_are_not_finite_is_as_in_eager() {
+    setup();
+    if !has_warpgroups() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let attend = |x: &[Tensor], causal: bool| {
+        let mask = x.get(3);
+        vec![Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], mask, 0.0, causal, None, false)]
+    };
+    let written = |x: &[Tensor], causal: bool| {
+        let wide: Vec<Tensor> = x.iter().map(|x| x.to_kind(Kind::Float)).collect();
+        let scores = wide[0].matmul(&wide[1].transpose(-2, -1)) / (x[0].size()[3] as f64).sqrt();
+        let scores = match wide.get(3) {
+            Some(mask) => scores + mask,
+            None if causal => {
+                scores.masked_fill(&scores.ones_like().triu(1).to_kind(Kind::Bool), f64::NEG_INFINITY)
+            }
+            None => scores,
+        };
+        scores.softmax(-1, None).matmul(&wide[2])
+    };
+    let mut wrong = Vec::new();
+    for kind in [Kind::BFloat16, Kind::Half] {
+        for [queries, keys, width] in
+            [[64, 64, 64], [300, 300, 128], [49, 77, 32], [1, 1000, 64], [129, 260, 48]]
+        {
+            let draw = |shape: &[i64]| draw(shape, kind).to_device(Device::Cuda(0));
+            let heads = |rows: i64| draw(&[2, 3, rows, width]);
+            let hidden = draw(&[1, 1, queries, keys]).ones_like().triu(keys / 2).to_kind(Kind::Bool);
+            let mask = hidden.zeros_like().to_kind(kind).masked_fill(&hidden, f64::NEG_INFINITY);
+            for form in ["none", "causal", "mask"] {
+                for (place, value) in [
+                    (0, f64::NAN),
+                    (1, f64::NAN),
+                    (2, f64::NAN),
+                    (3, f64::NAN),
+                    (0, f64::INFINITY),
+                    (1, f64::INFINITY),
+                ] {
+                    let mut x = vec![heads(queries), heads(keys), heads(keys)];
+                    x.extend((form == "mask").then(|| mask.copy()));
+                    let Some(tensor) = x.get(place) else { continue };
+                    let rows = tensor.size()[2];
+                    let _ = tensor.get(0).get(0).get(rows / 2).fill_(value);
+                    let model = move |x: &[Tensor]| attend(x, form == "causal");
+                    let (found, plan) = run(&fused(model, Products::Generated), &x);
+                    assert_eq!(plan.extern_ops, 0, "{plan}");
+                    let eager = model(&x).remove(0);
+                    let expected = written(&x, form == "causal");
+                    let is_clear = eager.isnan().eq_tensor(&expected.isnan());
+                    let differ = found.isnan().ne_tensor(&eager.isnan()).logical_and(&is_clear);
+                    let near = (found.to_kind(Kind::Float) - &expected).abs().le(2e-2);
+                    let far = near.logical_or(&expected.isfinite().logical_not()).logical_or(&found.isnan());
+                    let count = |t: &Tensor| t.sum(Kind::Int64).int64_value(&[]);
+                    let counts = (count(&differ), count(&far.logical_not()), count(&is_clear.logical_not()));
+                    if (counts.0, counts.1) != (0, 0) {
+                        let of = format!("{kind:?} {queries} x {keys} x {width}, {form}, {value} in {place}");
+                        wrong.push(format!("{of}: NaN, far, unclear {counts:?} of {}", found.numel()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn threads_do_not_change_the_bits() {
     setup();
