@@ -134,8 +134,6 @@ impl BlockKernelKind {
 /// Why a block kernel has neither prologue nor epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FusionBarrier {
-    /// Attention on a GPU, whose loads are copied ahead of its products, and for which no epilogue is generated.
-    Attention,
     /// With neighbours its tiles are too large for the device.
     Tiles,
 }

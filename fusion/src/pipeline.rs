@@ -20,6 +20,7 @@
 //!   drop-aliased-outputs  *    outputs in memory of others       -> these
 //!   drop-empty            *    what is empty, and what reads it  -> allocated only, and without it
 //!   store-gathered        *    sources of gathers                -> stored, where they are in no memory
+//!   rematerialize              deviations of a norm's rows        -> once for reductions, once for a product's operand
 //!   divide-reductions          of columns beside rows, in blocks -> in two steps, where that pays
 //!   split-reductions           long reductions                   -> reductions of parts, and of these
 //! groups
@@ -308,6 +309,10 @@ pub const PASSES: &[Pass] = &[
     }),
     graph("store-gathered", Stage::Plan, |graph, cx| {
         plan::store_sources(graph, &cx.rewrites);
+        Ok(())
+    }),
+    graph("rematerialize", Stage::Plan, |graph, cx| {
+        plan::rematerialize(graph, &cx.rewrites);
         Ok(())
     }),
     graph("divide-reductions", Stage::Plan, divide_reductions),

@@ -102,9 +102,10 @@ fn linear_add_layer_norm(p: &nn::Path) -> Box<dyn Model> {
     })
 }
 
-fn rms_norm_linear(p: &nn::Path) -> Box<dyn Model> {
+fn rms_norm_linear(p: &nn::Path, columns: i64) -> Box<dyn Model> {
     let weight = p.ones("weight", &[768]);
-    let linear = nn::linear(p / "linear", 768, 3072, nn::LinearConfig { bias: false, ..Default::default() });
+    let linear =
+        nn::linear(p / "linear", 768, columns, nn::LinearConfig { bias: false, ..Default::default() });
     Box::new(move |inputs: &[Tensor]| {
         let [x] = take(inputs);
         vec![rms_norm(x, &weight).apply(&linear)]
@@ -287,7 +288,15 @@ pub(crate) const KERNELS: &[ZooEntry] = &[
         1,
         &[Case::f32("rms_norm_linear_4096x768x3072", &[float_in(&[4096, 768])])],
         &[],
-        rms_norm_linear
+        |p| rms_norm_linear(p, 3072)
+    ),
+    entry!(
+        "kernel:rms_norm_gate",
+        "scores of 16 experts behind an RMS norm",
+        1,
+        &[Case::f32("rms_norm_linear_4096x768x16", &[float_in(&[4096, 768])])],
+        &[],
+        |p| rms_norm_linear(p, 16)
     ),
     entry!(
         "kernel:sum",

@@ -345,9 +345,73 @@ fn on_a_gpu_attention_is_one_kernel() {
             };
             check(&|x| attend(x, None, false), &x[..3], 1);
             check(&|x| attend(x, None, true), &x[..3], 1);
+            check(&|x| vec![attend(x, None, true)[0].sigmoid() * &x[0]], &x[..3], 1);
+            // Heads in rows of their own, joined: what is stored has another order than the result.
+            let dense = [0, 1, 2].map(|at| x[at].contiguous());
+            let joined = |x: &[Tensor]| {
+                let scores = (x[0].matmul(&x[1].transpose(-2, -1)) * 0.125).softmax(-1, None);
+                vec![scores.matmul(&x[2]).transpose(1, 2).flatten(2, 3)]
+            };
+            if heads == few {
+                check(&joined, &dense, 1);
+            }
             check(&|x| attend(x, Some(&x[3]), false), &x, 1);
             // A kernel makes the mask.
             check(&|x| attend(x, Some(&x[3].ge(0.0)), false), &x, 2);
+        }
+    }
+}
+
+/// A norm in front of a linear: what is behind its reductions is computed in the product's loads, where that is asked for.
+#[test]
+fn a_norm_is_the_prologue_of_a_product() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read();
+    let layer = |x: &[Tensor]| {
+        let k = *x[0].size().last().unwrap_or(&1);
+        vec![x[0].layer_norm([k], Some(&x[1]), Some(&x[2]), 1e-5, true).linear(&x[3], None::<&Tensor>)]
+    };
+    let rms = |x: &[Tensor]| {
+        let scale = (x[0].square().mean_dim(-1, true, None) + 1e-5).rsqrt();
+        vec![(&x[0] * scale * &x[1]).linear(&x[3], Some(&x[4])).relu()]
+    };
+    let soft = |x: &[Tensor]| vec![x[0].softmax(-1, None).linear(&x[3], None::<&Tensor>)];
+    type Function = fn(&[Tensor]) -> Vec<Tensor>;
+    let models: [(&str, Function); 3] = [("layer norm", layer), ("RMS norm", rms), ("softmax", soft)];
+    for kind in [Kind::Float, Kind::Double, Kind::BFloat16, Kind::Half] {
+        for [rows, k, n] in [[1, 768, 40], [7, 33, 1], [65, 129, 8], [130, 64, 65], [2, 1, 3]] {
+            for shape in [&[rows, k][..], &[3, rows, k]] {
+                let x = [
+                    draw(shape, kind) + 3.0,
+                    draw(&[k], kind),
+                    draw(&[k], kind),
+                    draw(&[n, k], kind),
+                    draw(&[n], kind),
+                ];
+                for (name, model) in models {
+                    let options = Options {
+                        products: Products::Generated,
+                        hints: vec![tilefuse::Hint::together("*")],
+                        ..Options::default()
+                    };
+                    let (found, plan) = run(&tilefuse::fuse_with(model, options), &x);
+                    let of = format!("{name} of {kind:?} {shape:?} to {n}");
+                    assert_eq!(plan.extern_ops, 0, "{of}: {plan}");
+                    // Sums of one element are none.
+                    let is_prologue =
+                        |edge: &tilefuse::EdgeReport| edge.verdict.starts_with("fused as a prologue");
+                    assert!(k == 1 || plan.edges.iter().any(is_prologue), "{of}: {plan}");
+                    let (ours, theirs) = (error(&found, model, &x), error(&model(&x)[0], model, &x));
+                    let least = match kind {
+                        Kind::Double => 1e-13,
+                        Kind::Float => 2e-6,
+                        Kind::Half => 2e-3,
+                        _ => 1e-2,
+                    };
+                    assert!(ours <= 2.0 * theirs + least, "{of}: {ours} beside {theirs}");
+                }
+            }
         }
     }
 }
@@ -608,7 +672,9 @@ fn every_spelling_of_a_product_is_one() {
                 let (found, plan) = run(&fused(model, products), &inputs);
                 let eager = &model(&inputs)[0];
                 let (ours, theirs) = (error(&found, model, &inputs), error(eager, model, &inputs));
-                assert!(ours <= 2.0 * theirs + 1e-6, "{at} {kind:?} {products}: {ours} {theirs}");
+                // Eager may be near by chance: by one rounding of the result at most.
+                let rounding = if kind == Kind::Float { 1e-6 } else { 4e-3 };
+                assert!(ours <= 2.0 * theirs + rounding, "{at} {kind:?} {products}: {ours} {theirs}");
                 assert_eq!(found.size(), eager.size());
                 assert_eq!(found.stride(), eager.stride());
                 if products == Products::Generated {

@@ -428,6 +428,41 @@ fn written_out_attention_is_the_same_kernel() {
     assert!(error(&found, written, &inputs) < 1e-5);
 }
 
+/// What is computed of transposed results is stored in its own order: heads next to each other, with what is computed beside.
+#[test]
+fn heads_are_joined_where_they_are_stored() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read();
+    fn heads_of(x: &[Tensor]) -> Tensor {
+        let scores = x[0].matmul(&x[1].transpose(-2, -1)) * 0.25;
+        scores.softmax(-1, None).matmul(&x[2]).transpose(1, 2)
+    }
+    let joined: Attend = |x| {
+        let size = x[0].size();
+        heads_of(x).reshape([size[0], size[2], size[1] * size[3]])
+    };
+    let gated: Attend = |x| (heads_of(x) * &x[3]).tanh().contiguous();
+    for kind in [Kind::Float, Kind::BFloat16] {
+        for (queries, keys, width) in [(33, 33, 16), (1, 300, 16), (9, 20, 5), (130, 140, 64)] {
+            let mut inputs = heads(queries, keys, width, kind);
+            inputs.push(draw(&[2, queries, 3, width], kind));
+            for attend in [joined, gated] {
+                let (found, plan) = run(attend, &inputs, Products::Generated);
+                assert_eq!(plan.extern_ops, 0, "{plan}");
+                // Parts of keys are combined by a second kernel, and packed keys are made by one.
+                let most = if kind == Kind::Float && queries > 1 { 1 } else { 2 };
+                assert!(plan.kernels_fused <= most, "{plan}");
+                let eager = attend(&inputs);
+                assert_eq!((found.size(), found.stride()), (eager.size(), eager.stride()));
+                let (ours, theirs) = (error(&found, attend, &inputs), error(&eager, attend, &inputs));
+                let least = if kind == Kind::Float { 1e-5 } else { 1e-2 };
+                assert!(ours <= 2.0 * theirs + least, "{ours} beside {theirs}: {queries} x {keys} x {width}");
+            }
+        }
+    }
+}
+
 #[test]
 fn dropout_stays_a_call_and_the_plan_gives_both_times() {
     setup();

@@ -2,12 +2,15 @@
 
 use super::Products;
 use super::choose_products;
-use super::tests::{packed_for, run_packed};
+use super::prepack::Prepacked;
+use super::tests::run_packed;
 use crate::enum_variants::{Variants, variants};
+use crate::graph::{NodeId, Op};
 use crate::machine::Profile;
-use crate::pipeline::{Context, primitive};
+use crate::pipeline::{self, Context, Stage, lowered, primitive};
 use crate::plan::{OuterLoopRefusal, Plan, StepKind, verify};
 use crate::rewrites::Rewrites;
+use crate::text::parse_graph;
 
 /// A linear layer, gelu, a layer norm and another linear layer.
 fn perceptron(rows: i64, width: i64, hidden: i64) -> String {
@@ -33,12 +36,28 @@ fn machine(threads: u32, cache: u64) -> Profile {
     profile
 }
 
+/// The plan, in which a norm is no part of the kernels beside it.
+fn packed_for(text: &str, profile: &Profile) -> (Plan, Vec<Prepacked>) {
+    let mut graph = parse_graph(text).unwrap();
+    let mut cx = Context::new(profile);
+    (cx.selection.products, cx.selection.constants) = (Products::Generated, Some(0));
+    let is_norm =
+        |id: &NodeId| matches!(&graph.node(*id).op, Op::Aten(call) if call.op == "aten::layer_norm");
+    for id in graph.ids().filter(is_norm).collect::<Vec<_>>() {
+        let origin = graph.add_origin(String::from("layer_norm"));
+        graph.node_mut(id).origin = Some(origin);
+        cx.hints.keep_separate(origin, 0, "layer_norm");
+    }
+    let graph = lowered(graph, Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
+    (pipeline::planned(graph, &mut cx).unwrap(), std::mem::take(&mut cx.selection.packed))
+}
+
 fn planned(text: &str, profile: &Profile) -> Plan {
-    packed_for(text, profile, Products::Generated).0
+    packed_for(text, profile).0
 }
 
 fn results(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
-    let (plan, packed) = packed_for(text, profile, Products::Generated);
+    let (plan, packed) = packed_for(text, profile);
     run_packed(&plan, &packed)
 }
 

@@ -10,7 +10,7 @@ use tilefuse_block::{
 use super::splice::{Site, Splice, Variable, is_element, is_sum};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::ValueRef;
-use crate::index::Expr;
+use crate::index::{Expr, Var};
 use crate::kernel::{BlockRefusal, Expressions, KExpr, KNode, Kernel, Refusal, Store};
 
 /// What becomes of a tensor of the call: a kernel whose stores are what is wanted of it. Of an operand that is one store, of the
@@ -49,17 +49,26 @@ impl Part {
         is_sum(&self.kernel, index, &pitches)
     }
 
-    /// Whether it stores, and reads of these values, the elements that are accessed.
+    /// Whether it reads of these values the elements that are accessed, and stores neighbours of these next to each other.
     pub(crate) fn is_in_order(&self, results: &[ValueRef]) -> bool {
         let kernel = &self.kernel;
         let is_result = |buffer: u32| {
             kernel.buffers.get(buffer as usize).is_some_and(|buffer| results.contains(&buffer.value))
         };
-        let loads = kernel.exprs.iter().filter_map(|node| match node {
+        let mut loads = kernel.exprs.iter().filter_map(|node| match node {
             KNode::Load { buffer, addr, .. } if is_result(*buffer) => Some(*addr),
             _ => None,
         });
-        loads.chain(kernel.stores.iter().map(|store| store.addr)).all(|addr| self.is_element(addr))
+        loads.all(|addr| self.is_element(addr)) && kernel.stores.iter().all(|store| self.is_row(store.addr))
+    }
+
+    /// Whether what is stored at an address lies as the elements that are accessed do, or in other rows of these: vectors of them are
+    /// vectors there.
+    fn is_row(&self, addr: Expr) -> bool {
+        let along_row = self.along.iter().position(|along| along.pitch == 1);
+        let coefficient =
+            |var: usize| u32::try_from(var).map_or(0, |var| self.kernel.indices.coefficient(addr, Var(var)));
+        self.is_element(addr) || along_row.is_some_and(|var| coefficient(var) == 1)
     }
 }
 
@@ -254,7 +263,7 @@ impl Cx<'_> {
     fn writes(&mut self) -> Result<(), Refusal> {
         for part in self.rewrite.results {
             for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
-                if !part.is_element(store.addr) {
+                if !part.is_row(store.addr) {
                     return Err(BlockRefusal::Order.into());
                 }
                 self.write(part, root, store)?;

@@ -326,11 +326,6 @@ pub enum BlockRefusal {
     /// It is a block program, and the loads of both are pipelined.
     #[error("a block program pipelines the loads of one product, not those of two")]
     RunsAhead,
-    /// The block program is attention on a GPU.
-    #[error(
-        "attention on a GPU is a kernel of its own: its loads are copied ahead of its products, and no epilogue is generated for it"
-    )]
-    Attention,
     /// Together they were compiled, and did not fit.
     #[error("together their tiles are too large for the device")]
     Tiles,

@@ -190,10 +190,21 @@ impl Groups {
             return Err(self.other_elements(calls, inside, value, root).into());
         }
         let axes = block.axes(Tied::Result(position)).unwrap_or_default();
-        // What is computed has its rows in the order of the memory, or in that of the result's dimensions.
+        // What is computed has its rows in the order of the memory, in that of the result's dimensions, or in that of a view of it.
         let in_memory = axes.iter().map(|axis| axis[0]).product::<i64>() == ty.numel() && !axes.is_empty();
         let orders = in_memory.then(|| (0..axes.len()).collect());
-        let orders = orders.into_iter().chain(row_major_order(&ty.shape, &ty.strides, &axes));
+        let of_view = |operand: ValueRef| {
+            let place = operand_place(&self.graph, operand);
+            let is_other = place.base == value && operand != value && place.offset == 0;
+            is_other.then(|| row_major_order(&self.graph.ty(operand).shape, &place.strides, &axes)).flatten()
+        };
+        let readers = inside.iter().filter(|node| !calls.contains(node));
+        let views = readers.flat_map(|&node| self.graph.operands(node)).filter_map(of_view);
+        let mut views: Vec<SmallVec<[usize; 4]>> = views.collect();
+        views.sort_unstable();
+        views.dedup();
+        let own = row_major_order(&ty.shape, &ty.strides, &axes);
+        let orders = orders.into_iter().chain(own).chain(views);
         for order in orders {
             // An address in a shape across axes may not be seen to be the element's.
             match self.along(calls, inside, roots, &axes, &order) {
@@ -335,7 +346,6 @@ impl Groups {
     ) -> Result<BuiltBlock, Refusal> {
         match block.kernel.barrier {
             Some(FusionBarrier::Tiles) => Err(BlockRefusal::Tiles.into()),
-            Some(FusionBarrier::Attention) => Err(BlockRefusal::Attention.into()),
             None => self.build_block(&block.calls, &block.kernel, nodes, rules),
         }
     }

@@ -11,7 +11,7 @@ use super::reasons::Verdict;
 use super::{in_place, mix_order};
 use crate::graph::{NodeId, Op};
 use crate::hints::Hints;
-use crate::kernel::{BlockRefusal, Group, Refusal, Space, collapse};
+use crate::kernel::{Group, Refusal, Space, collapse};
 use crate::place::Strides;
 use crate::schedule::choose;
 
@@ -66,12 +66,11 @@ impl Groups {
             Err(between) => return Verdict::Cycle(self.unit_label(between)),
         };
         let demanded = self.is_demanded(a, b, rules.hints);
-        if let (UnitKernel::Generated(norm), UnitKernel::Block(product)) = (first, second)
+        if let (UnitKernel::Generated(norm), UnitKernel::Block(block)) = (first, second)
             && !norm.kernel.reduces.is_empty()
-            && !demanded
-            && let Some(verdict) = self.norm_in_loads(norm, product, rules.profile)
         {
-            return verdict;
+            let (norm, block) = (norm.clone(), block.clone());
+            return self.try_merge_behind_reductions((a, b), (&norm, &block), demanded, rules);
         }
         let units = [a, b].into_iter().filter_map(|unit| self.units[unit].as_ref());
         let mut nodes: Vec<NodeId> = units.flat_map(|unit| &unit.nodes).copied().collect();
@@ -134,9 +133,6 @@ impl Groups {
             (Generated(a), Generated(b)) => {
                 let built = self.build_in_either(nodes, [&a.group.space, &b.group.space], rules)?;
                 Ok(Generated(Box::new(built)))
-            }
-            (Generated(prologue), Block(_)) if !prologue.kernel.reduces.is_empty() => {
-                Err(BlockRefusal::PrologueReduction.into())
             }
             (Generated(_), Block(block)) | (Block(block), Generated(_)) => {
                 Ok(Block(Box::new(self.build_around(block, nodes, rules)?)))

@@ -6,6 +6,7 @@
 
 mod aliased_outputs;
 mod axes;
+mod behind_reductions;
 mod block_cost;
 mod block_kernels;
 mod block_siblings;
@@ -28,11 +29,11 @@ mod memory_limit;
 mod merge;
 mod mix_order;
 mod non_temporal;
-mod norms;
 mod other_elements;
 mod outer_loop;
 mod reasons;
 mod reinplace;
+mod rematerialize;
 mod remedy;
 mod siblings;
 mod sink;
@@ -65,6 +66,7 @@ pub(crate) use non_temporal::mark_non_temporal;
 pub(crate) use outer_loop::fuse_outer_loops;
 pub use reasons::{Copied, Decision, HorizontalRefusal, OuterLoopRefusal, Verdict};
 pub(crate) use reinplace::reinplace;
+pub(crate) use rematerialize::rematerialize;
 pub(crate) use siblings::sibling_fusion;
 pub(crate) use sink::sink;
 pub(crate) use split::split_counted;

@@ -38,11 +38,11 @@ pub enum Verdict {
         /// Merged.
         merged_us: f64,
     },
-    /// The producer reduces rows that the consumer, a product, would normalise in its loads: predicted to be slower, in microseconds.
-    Norm {
-        /// In two kernels.
+    /// What the producer computes of its reductions could be the consumer's prologue: predicted to be slower, in microseconds.
+    SlowerPrologue {
+        /// As it is computed now.
         separate_us: f64,
-        /// In the loads, with statistics of the rows that take no time.
+        /// The reductions in a kernel, and what is behind them in the loads of the consumer's.
         merged_us: f64,
     },
     /// The producer is computed before the consumer can be, because what it reads would stay live until then.
@@ -68,7 +68,7 @@ impl Verdict {
     pub fn cost_us(&self, bytes: u64, profile: &Profile) -> f64 {
         match self {
             _ if self.is_fused() => 0.0,
-            Verdict::Slower { .. } | Verdict::Norm { .. } => 0.0,
+            Verdict::Slower { .. } | Verdict::SlowerPrologue { .. } => 0.0,
             _ => 2.0 * bytes as f64 / profile.bandwidth / 1000.0 + profile.launch_us,
         }
     }
@@ -87,7 +87,7 @@ impl std::fmt::Display for Verdict {
             Verdict::Prologue => f.write_str("fused as a prologue"),
             Verdict::Together { fused, separate_us, merged_us } => write!(
                 f,
-                "{fused}: a hint keeps them together, predicted {merged_us:.1} us in one kernel, {separate_us:.1} us in two"
+                "{fused}: a hint keeps them together, predicted {merged_us:.1} us so, {separate_us:.1} us in separate kernels"
             ),
             Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
             Verdict::Cycle(between) => {
@@ -98,9 +98,9 @@ impl std::fmt::Display for Verdict {
             Verdict::Slower { separate_us, merged_us } => {
                 write!(f, "cut: predicted {merged_us:.1} us in one kernel, {separate_us:.1} us in two")
             }
-            Verdict::Norm { separate_us, merged_us } => write!(
+            Verdict::SlowerPrologue { separate_us, merged_us } => write!(
                 f,
-                "cut: predicted {merged_us:.1} us with rows normalised in the loads of the product, for which no kernel is generated, {separate_us:.1} us in two kernels"
+                "cut: predicted {merged_us:.1} us with the reductions in one kernel and a prologue behind them in the other, {separate_us:.1} us without the prologue"
             ),
             Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),

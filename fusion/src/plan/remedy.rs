@@ -22,9 +22,9 @@ impl Verdict {
                 "nothing that the cost model knows: one kernel would take {:.1} us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless",
                 merged_us - separate_us
             ),
-            Verdict::Norm { separate_us, merged_us } => format!(
-                "nothing today: no kernel normalises rows in the loads of a product; each block of columns would do so again, which takes \
-                 {:.1} us more even where statistics of rows take no time",
+            Verdict::SlowerPrologue { separate_us, merged_us } => format!(
+                "nothing that the cost model knows: each block of columns would compute the prologue again, which takes {:.1} us more; the \
+                 hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless",
                 merged_us - separate_us
             ),
             Verdict::Memory => String::from(
@@ -85,7 +85,8 @@ impl BlockRefusal {
                 "nothing today: a row is reduced in the kernel that stores it where one block holds all of it"
             }
             BlockRefusal::PrologueReduction => {
-                "nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own"
+                "nothing: a reduction of rows ends before a product's loads of them begin; what is computed of it for each element may be the \
+                 prologue"
             }
             BlockRefusal::Both => {
                 "nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in \
@@ -93,9 +94,6 @@ impl BlockRefusal {
             }
             BlockRefusal::Blocks => "products of the same sizes, over operands that lie alike",
             BlockRefusal::RunsAhead => "nothing today: on a GPU two products are two kernels",
-            BlockRefusal::Attention => {
-                "nothing today: what surrounds attention on a GPU has kernels of its own"
-            }
             BlockRefusal::Tiles => "fewer operands in the neighbour, or a device with more shared memory",
             BlockRefusal::Elements { .. } => {
                 "a slice behind what is computed of it, or slices of the product's operands in its place"

@@ -32,7 +32,7 @@ pub(super) fn write(
     taken!("each query by itself");
     let accesses = Accesses::default();
     let program = program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks, &accesses);
+        let member = Member::of(kernel, attention, (blocks, false), &accesses);
         let elements = |n: i64| {
             let extent = n.unsigned_abs().next_power_of_two() as u32;
             member.span(Span { first: 0, extent }, n)

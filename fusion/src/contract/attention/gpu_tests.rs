@@ -56,6 +56,19 @@ fn on_a_gpu_ranges_of_keys_have_instances_of_their_own() {
     check(Case { queries: 9, mask: Mask::Added(&[1, 1, 9, 1]), ..one });
 }
 
+/// What follows is computed where the result is stored, by the kernel that combines parts if there are some.
+#[test]
+fn on_a_gpu_what_follows_is_an_epilogue() {
+    let plain = Case { device: "@cuda:0", dtype: "bf16", width: 16, depth: 16, gated: true, ..PLAIN };
+    for (queries, keys) in [(9, 11), (64, 64), (70, 33), (130, 65)] {
+        let case = Case { queries, keys, ..plain };
+        case.check_on(gpu, 1);
+        Case { sequence_first: true, causal: true, batch: [1, 2, 2], ..case }.check_on(gpu, 1);
+    }
+    let profile = |threads| Profile { launch_us: 0.0, ..gpu(threads) };
+    Case { queries: 3, keys: 300, batch: [1, 1, 1], ..plain }.check_on(profile, 2);
+}
+
 /// Every block that is tried gives the same, and none is tried of other types, or where vectors cannot be copied.
 #[test]
 fn on_a_gpu_several_blocks_are_tried() {

@@ -29,7 +29,7 @@ pub(super) fn write(
     taken!("queries as lanes");
     let accesses = Accesses::default();
     let program = program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks, &accesses);
+        let member = Member::of(kernel, attention, (blocks, false), &accesses);
         let block = program_id(blocks.axes()[0].into()).cast(member.index);
         let first = block * blocks.queries;
         let queries = blocked(block, blocks.queries, attention.queries);
@@ -61,11 +61,12 @@ pub(super) struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    /// The parameters of a program, and the member by the second axis of the grid.
+    /// The parameters of a program, and the member by the second axis of the grid. Neighbours may compute operands where these are not
+    /// `copied`, as to shared memory ahead of the products.
     pub(super) fn of(
         kernel: &Scope,
         attention: &Attention,
-        blocks: &Blocks,
+        (blocks, copied): (&Blocks, bool),
         accesses: &'a Accesses,
     ) -> Member<'a> {
         let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
@@ -98,7 +99,7 @@ impl<'a> Member<'a> {
         let own = |access: &Access, ptr: Ptr, rows: i64, columns: i64| {
             let ptr = ptr.skip(offset(index, access.source.offset, &members, &access.batch));
             let matrix = Matrix::new(ptr, access.matrix, [rows, columns]);
-            matrix.of_batch(accesses, &members, batch, &access.batch)
+            if copied { matrix } else { matrix.of_batch(accesses, &members, batch, &access.batch) }
         };
         let y = Matrix::new(y.skip(start), attention.out, [*queries, *depth]);
         let y = y.of_batch(accesses, &members, batch, &attention.out_batch);

@@ -41,7 +41,7 @@ pub(super) fn write(
     taken!("queries as rows");
     let accesses = Accesses::default();
     let program = program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks, &accesses);
+        let member = Member::of(kernel, attention, (blocks, packed.is_none()), &accesses);
         let block = || program_id(blocks.axes()[0].into()).cast(member.index);
         let first = block() * blocks.queries;
         let (count, all) = (i64::from(blocks.queries), attention.queries);

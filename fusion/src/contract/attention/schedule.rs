@@ -15,7 +15,7 @@ use super::blocks::{Blocks, tail};
 use super::call::Attention;
 use super::kv_splits::{KvSplits, written};
 use super::{decode, kernel, program, rows, split_kv, vnni, with};
-use crate::block_kernel::{BlockKernel, FusionBarrier};
+use crate::block_kernel::BlockKernel;
 use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::Template;
 use crate::contract::host::Host;
@@ -220,10 +220,7 @@ impl Schedule {
         let on_gpu = matches!(form, Form::Rows { .. });
         // That less is computed for nothing ranks schedules on a host; the rate of what is computed is the same.
         let shares = if on_gpu { *shares } else { [1.0; 2] };
-        let barrier = on_gpu.then_some(FusionBarrier::Attention);
-        let with = |kernel: BlockKernel, own| {
-            Some(Template { shares, ..with(attention, BlockKernel { barrier, ..kernel }, own) })
-        };
+        let with = |kernel: BlockKernel, own| Some(Template { shares, ..with(attention, kernel, own) });
         let program = match form {
             Form::Each => decode::write(attention, blocks),
             Form::Lanes => program::write(attention, blocks),
@@ -243,8 +240,7 @@ impl Schedule {
             return with(kernel, Vec::new());
         };
         let grid = [splits.count, instances, members];
-        let mut parts = split_kv::parts(attention, splits, (program, grid), device, self.name(attention))?;
-        parts.kernel.barrier = barrier;
+        let parts = split_kv::parts(attention, splits, (program, grid), device, self.name(attention))?;
         with(split_kv::combining(attention, blocks, splits, position)?, vec![parts])
     }
 

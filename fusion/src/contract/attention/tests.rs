@@ -40,6 +40,8 @@ pub(super) struct Case {
     pub(super) ranged: bool,
     /// Whether members of the batch share keys and values.
     pub(super) broadcast: bool,
+    /// Whether the queries, of as many elements as values, multiply the result.
+    pub(super) gated: bool,
     /// Of all tensors: nothing on a processor.
     pub(super) device: &'static str,
 }
@@ -59,6 +61,7 @@ pub(super) const PLAIN: Case = Case {
     ranged: false,
     broadcast: false,
     device: "",
+    gated: false,
 };
 
 fn joined(numbers: &[i64]) -> String {
@@ -103,6 +106,10 @@ impl Case {
             Case { batch: [if self.broadcast { 1 } else { self.batch[0] }, heads, few], ..*self };
         let (q, k) = (self.ty(heads, self.queries, self.width), shared_keys.ty(few, self.keys, self.width));
         let (v, y) = (shared_keys.ty(few, self.keys, self.depth), self.ty(heads, self.queries, self.depth));
+        let gate = match self.gated {
+            true => format!("%7 = aten::mul.Tensor(self=%6, other=%0) : {y}\noutputs %7"),
+            false => String::from("outputs %6"),
+        };
         format!(
             "graph {{
                %0 = input 0 : {q}
@@ -112,7 +119,7 @@ impl Case {
                {repeats}
                %6 = aten::scaled_dot_product_attention(query=%0, key={key}, value={value}, attn_mask={name}, \
                  dropout_p=0, is_causal={causal}, scale={scale}, enable_gqa={shared}) : {y}
-               outputs %6
+               {gate}
              }}"
         )
     }
@@ -185,7 +192,8 @@ impl Case {
             let sum: f64 = weights.iter().sum();
             for e in 0..self.depth {
                 let total: f64 = (0..self.keys).map(|j| weights[j as usize] * v(&[n, of, j, e])).sum();
-                out.push(if sum == 0.0 { 0.0 } else { total / sum });
+                let gate = if self.gated { q(&[n, h, i, e]) } else { 1.0 };
+                out.push(if sum == 0.0 { 0.0 } else { total / sum * gate });
             }
         }
         out

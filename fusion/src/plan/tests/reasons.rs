@@ -29,13 +29,13 @@ use crate::plan::{Decision, PlanError, Step};
 use crate::recording::Arg;
 use crate::text::parse_graph;
 
-variants!(Verdict: Fused, Epilogue, Prologue, Together, Illegal, Cycle, Library, Operator, Slower, Norm, Memory, Limit, Hint);
+variants!(Verdict: Fused, Epilogue, Prologue, Together, Illegal, Cycle, Library, Operator, Slower, SlowerPrologue, Memory, Limit, Hint);
 variants!(
     Refusal: Extent, OtherReduction, OtherRow, GatherSource, TooLarge, TooLong, TooManyBuffers, ElementType, Extern,
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, Windows, Repeated, Joined,
+    BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Tiles, Elements, Windows, Repeated, Joined,
     InMemory, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
@@ -84,7 +84,6 @@ fn every_reason_appears() {
     assert_eq!(unseen, [""; 0], "a graph is missing for which a plan says this");
     let remedies: Vec<String> = seen.remedies.iter().map(|(name, said)| format!("{name}: {said}")).collect();
     expect![[r#"
-        BlockRefusal::Attention: nothing today: what surrounds attention on a GPU has kernels of its own
         BlockRefusal::Blocks: products of the same sizes, over operands that lie alike
         BlockRefusal::Both: nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in registers
         BlockRefusal::Elements: a slice behind what is computed of it, or slices of the product's operands in its place
@@ -96,7 +95,7 @@ fn every_reason_appears() {
         BlockRefusal::Order: a neighbour in the order of the product's rows: what transposes moved away from it
         BlockRefusal::OtherStrides: an operand that lies contiguous: `contiguous`, or a layout that the product reads as it is
         BlockRefusal::Parameters: a kernel with one parameter for each operand and result of its operator
-        BlockRefusal::PrologueReduction: nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own
+        BlockRefusal::PrologueReduction: nothing: a reduction of rows ends before a product's loads of them begin; what is computed of it for each element may be the prologue
         BlockRefusal::PrologueStored: nothing else that reads the value: computed in the product's loads, it is nowhere in memory
         BlockRefusal::Reduction: a reduction along the rows that the product stores, its last dimension; nothing today of products whose blocks are no rows and columns
         BlockRefusal::Repeated: nothing today of what repeats elements, as a broadcast or upsampling; what is computed of the result alone, in front of it
@@ -132,8 +131,8 @@ fn every_reason_appears() {
         Verdict::Library: a kernel for aten::cumsum: an operator of one's own that launches one, registered with `Operator`, or operators that have a lowering in its place
         Verdict::Limit: no `Options::max_rewrites`, or a larger one
         Verdict::Memory: a larger `Options::workspace_bytes` (`--workspace-bytes`), up to which a call may hold more than eager does
-        Verdict::Norm: nothing today: no kernel normalises rows in the loads of a product; each block of columns would do so again, which takes 30.8 us more even where statistics of rows take no time
-        Verdict::Slower: nothing that the cost model knows: one kernel would take 34950.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless"#]].assert_eq(&remedies.join("\n"));
+        Verdict::Slower: nothing that the cost model knows: one kernel would take 34950.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless
+        Verdict::SlowerPrologue: nothing that the cost model knows: each block of columns would compute the prologue again, which takes 38.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless"#]].assert_eq(&remedies.join("\n"));
 }
 
 /// The variants of reasons that plans gave.
@@ -302,7 +301,7 @@ fn operators_that_a_hint_keeps_together(seen: &mut Seen) {
     let (kernels, text) = planned([0, 0]);
     assert_eq!(kernels, 1);
     expect![
-        "fused as a prologue: a hint keeps them together, predicted 34954.5 us in one kernel, 4.2 us in two"
+        "fused as a prologue: a hint keeps them together, predicted 34954.5 us so, 4.2 us in separate kernels"
     ]
     .assert_eq(&text);
 }
