@@ -8,9 +8,11 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tilefuse_codegen::cache::{Key, Kind};
+use tilefuse_codegen::cuda;
 
-use super::kernels::cache;
+use super::kernels::{Stream, Target, cache};
 use crate::Error;
+use crate::torch::cuda_stream;
 
 /// How far rounds of measurements are.
 pub(crate) struct Progress {
@@ -46,6 +48,45 @@ pub(crate) fn in_turns(
         };
     }
     Ok(all)
+}
+
+/// Times what runs on a device, from the stream on which libtorch of this thread queues there.
+pub(crate) struct Timer {
+    stream: Stream,
+    /// On a GPU: what marks the beginning of a run on the stream, and its end.
+    events: Option<[cuda::Event; 2]>,
+}
+
+impl Timer {
+    pub(crate) fn new(target: Target) -> Result<Timer, Error> {
+        let Target::Cuda(ordinal) = target else {
+            let threads = tch::get_num_threads().max(1) as usize;
+            return Ok(Timer { stream: Stream { raw: std::ptr::null_mut(), threads }, events: None });
+        };
+        let device = cuda::Device::get(ordinal as usize)?;
+        let events = [cuda::Event::new(&device)?, cuda::Event::new(&device)?];
+        Ok(Timer { stream: Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 }, events: Some(events) })
+    }
+
+    /// Where kernels that are timed are launched.
+    pub(crate) fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// How long a run takes; on a GPU, from its beginning on the stream to its end.
+    pub(crate) fn time(&self, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+        let Some([begin, end]) = &self.events else {
+            let begin = Instant::now();
+            run()?;
+            return Ok(begin.elapsed());
+        };
+        // SAFETY: the stream is the one that libtorch uses on the thread and device that this was made for.
+        unsafe { begin.record_raw(self.stream.raw) }?;
+        run()?;
+        // SAFETY: as above.
+        unsafe { end.record_raw(self.stream.raw) }?;
+        Ok(Duration::from_secs_f64(end.micros_since(begin)? * 1e-6))
+    }
 }
 
 /// Microseconds of a call on a device, of so many that are queued one after the other and timed as one.

@@ -8,7 +8,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::cache::Key;
-use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::pipeline::{Measure, plan};
@@ -18,12 +17,12 @@ use tilefuse_fusion::{
 };
 
 use super::exec::device_id;
-use super::kernels::{Kernel, Stream, Target, device_name, kernel};
-use super::measure::{Progress, Remembered, in_turns};
+use super::kernels::{Kernel, Target, device_name, kernel};
+use super::measure::{Progress, Remembered, Timer, in_turns};
 use super::run_delay::Waiting;
 use super::steps::new_call;
 use crate::Error;
-use crate::torch::{Call, DeviceId, Meta, address_of, as_strided_of, cuda_stream, empty_strided};
+use crate::torch::{Call, DeviceId, Meta, address_of, as_strided_of, empty_strided};
 
 /// The time that the measurements of one plan may take, about, without compiling what is measured: at least
 /// this,
@@ -358,8 +357,7 @@ struct Product {
     call: Call,
     /// In order: what packs operands, and the product.
     kernels: Vec<Launch>,
-    target: Target,
-    stream: Stream,
+    timer: Timer,
     /// On a GPU, what is filled before each run: operands come from memory then, and what is timed is queued when that ends.
     cold: Option<Tensor>,
 }
@@ -429,13 +427,10 @@ impl Product {
         if !known(&tensors, node.into()) {
             return Err(missing("result"));
         }
-        let (stream, cold) = match target {
-            Target::Host => {
-                (Stream { raw: std::ptr::null_mut(), threads: tch::get_num_threads().max(1) as usize }, None)
-            }
+        let cold = match target {
+            Target::Host => None,
             Target::Cuda(ordinal) => {
-                let cold = filled(COLD_BYTES, DType::Elem(Elem::U8), device_id(Device::Cuda(ordinal)))?;
-                (Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 }, Some(cold))
+                Some(filled(COLD_BYTES, DType::Elem(Elem::U8), device_id(Device::Cuda(ordinal)))?)
             }
         };
         let operand =
@@ -446,30 +441,17 @@ impl Product {
             call: new_call(candidate.call)?,
             kernels,
             tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect(),
-            target,
-            stream,
+            timer: Timer::new(target)?,
             cold,
         })
     }
 
-    /// How long a run takes; on a GPU, from its beginning on the stream to its end.
+    /// How long a run takes, on a GPU with operands in memory.
     fn timed(&self, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
-        let Target::Cuda(ordinal) = self.target else {
-            let start = Instant::now();
-            run()?;
-            return Ok(start.elapsed());
-        };
-        let device = cuda::Device::get(ordinal as usize)?;
-        let (start, end) = (cuda::Event::new(&device)?, cuda::Event::new(&device)?);
         if let Some(cold) = &self.cold {
             drop(cold.shallow_clone().f_zero_().map_err(|error| Error::Torch(error.to_string()))?);
         }
-        // SAFETY: the stream is the one that libtorch uses on this thread and device.
-        unsafe { start.record_raw(self.stream.raw) }?;
-        run()?;
-        // SAFETY: as above.
-        unsafe { end.record_raw(self.stream.raw) }?;
-        Ok(Duration::from_secs_f64(end.micros_since(&start)? * 1e-6))
+        self.timer.time(run)
     }
 
     fn generated(&self) -> Result<Duration, Error> {
@@ -491,7 +473,7 @@ impl Product {
             let args = args.iter().map(address).collect::<Result<Vec<u64>, Error>>()?;
             // SAFETY: the addresses are those of `tensors` and of others like them, whose types are those that the plan was
             // made for, and nobody else has them.
-            unsafe { kernel.launch(&args, *grid, self.stream)? };
+            unsafe { kernel.launch(&args, *grid, self.timer.stream())? };
         }
         Ok(())
     }
@@ -562,7 +544,7 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     let sides: [&dyn Fn() -> Result<Duration, Error>; 2] = [&|| product.library(), &|| product.generated()];
     // Threads of libtorch's teams wait for more work for a while, and hold cores that the next side's threads are to run on:
     // what takes shorter than that runs twice, and the shorter run counts. Events on a GPU time none of that.
-    let on_host = product.target == Target::Host;
+    let on_host = product.cold.is_none();
     let latest = [Cell::new(Duration::ZERO), Cell::new(Duration::ZERO)];
     let undisturbed = RefCell::new(Vec::new());
     let once = |side: usize| -> Result<(bool, Duration), Error> {

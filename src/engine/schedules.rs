@@ -9,16 +9,15 @@ use indicatif::ProgressBar;
 use rayon::prelude::*;
 use tch::Tensor;
 use tilefuse_codegen::cache::Key;
-use tilefuse_codegen::cuda;
 use tilefuse_fusion::DType;
 use tilefuse_fusion::plan::{Tunable, TunableBuffer, Tuned};
 
-use super::kernels::{Kernel, Stream, Target, device_name, kernel};
-use super::measure::{Progress, Remembered, calls_in, in_turns};
+use super::kernels::{Kernel, Target, device_name, kernel};
+use super::measure::{Progress, Remembered, Timer, calls_in, in_turns};
 use super::products::filled;
 use crate::Error;
 use crate::judge::judge;
-use crate::torch::{DeviceId, address_of, cuda_stream};
+use crate::torch::{DeviceId, address_of};
 
 /// The most time that the measurements of one plan take, about; compiling what is measured is part of it.
 const MAX_PLAN_TIME: Duration = Duration::from_secs(5);
@@ -111,14 +110,8 @@ impl Schedules {
             .par_iter()
             .map(|schedule| kernel(&schedule.program, self.target).ok().map(|(kernel, _)| kernel))
             .collect();
-        let stream = match self.target {
-            Target::Host => {
-                Stream { raw: std::ptr::null_mut(), threads: tch::get_num_threads().max(1) as usize }
-            }
-            Target::Cuda(ordinal) => Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 },
-        };
         let buffers = tunable.buffers.iter().map(|b| Scratch::new(b, self.device));
-        let bench = Bench { buffers: buffers.collect::<Result<_, _>>()?, target: self.target, stream };
+        let bench = Bench { buffers: buffers.collect::<Result<_, _>>()?, timer: Timer::new(self.target)? };
         let grids = tunable.schedules.iter().map(|schedule| schedule.grid);
         let mut sides: Vec<Option<Side>> =
             kernels.into_iter().zip(grids).map(|(kernel, grid)| Some(Side::new(kernel?, grid))).collect();
@@ -201,8 +194,7 @@ impl Scratch {
 /// Tensors to run the schedules of one kernel on.
 struct Bench {
     buffers: Vec<Scratch>,
-    target: Target,
-    stream: Stream,
+    timer: Timer,
 }
 
 impl Bench {
@@ -211,7 +203,7 @@ impl Bench {
         let args = self.buffers.iter().map(address).collect::<Result<Vec<u64>, Error>>()?;
         // SAFETY: the tensors have as many elements, at addresses as aligned, as the planner says that the program
         // addresses, and nobody else has them.
-        unsafe { side.kernel.launch(&args, [side.grid, 1, 1], self.stream) }
+        unsafe { side.kernel.launch(&args, [side.grid, 1, 1], self.timer.stream()) }
     }
 
     /// What a schedule writes over ones.
@@ -265,23 +257,7 @@ impl Bench {
     /// Microseconds of a launch, of so many that are timed as one.
     fn time(&self, side: &Side, calls: u32) -> Result<f64, Error> {
         let launches = || (0..calls).try_for_each(|_| self.launch(side));
-        let us = match self.target {
-            Target::Host => {
-                let start = Instant::now();
-                launches()?;
-                start.elapsed().as_secs_f64() * 1e6
-            }
-            Target::Cuda(ordinal) => {
-                let device = cuda::Device::get(ordinal as usize)?;
-                let (start, end) = (cuda::Event::new(&device)?, cuda::Event::new(&device)?);
-                // SAFETY: the stream is the one that libtorch uses on this thread and device.
-                unsafe { start.record_raw(self.stream.raw) }?;
-                launches()?;
-                // SAFETY: as above.
-                unsafe { end.record_raw(self.stream.raw) }?;
-                end.micros_since(&start)?
-            }
-        };
+        let us = self.timer.time(launches)?.as_secs_f64() * 1e6;
         Ok(us / f64::from(calls))
     }
 }

@@ -332,6 +332,42 @@ fn what_is_no_one_launch_runs_as_it_is() {
 }
 
 #[test]
+fn what_no_plan_can_hold_runs_as_it_is() {
+    setup();
+    // A table that is neither input nor output.
+    let table = std::sync::Mutex::new(Tensor::randn([50], *F32));
+    let kept = Operator::new(
+        "test::kept",
+        |i| Ok(vec![i[0].clone()]),
+        move |i, o| {
+            let (n, table) = (i[0].numel() as i64, table.lock().unwrap());
+            swiglu.launch(grid![(n + 63) / 64], (&i[0], &*table, &o[0], n, 64))
+        },
+    );
+    let kept = kept.unwrap();
+    // A second result that nothing writes.
+    let second = Operator::new(
+        "test::second",
+        |i| Ok(vec![i[0].clone(), i[0].clone()]),
+        |i, o| {
+            let n = i[0].numel() as i64;
+            swiglu.launch(grid![(n + 63) / 64], (&i[0], &i[0], &o[0], n, 64))
+        },
+    );
+    let second = second.unwrap();
+    let x = [Tensor::randn([50], *F32)];
+    let text = check(|x| vec![kept.call(&[&x[0]]).unwrap() + 1.0], &x, 1, 1).to_string();
+    assert!(text.contains("its kernel takes a tensor that is no input or output"), "{text}");
+    let first = |x: &[Tensor]| vec![second.call_all(&[&x[0]]).unwrap().remove(0) + 1.0];
+    let text = check(first, &x, 1, 1).to_string();
+    assert!(text.contains("its kernel does not take output 1"), "{text}");
+    // What has no elements is not called.
+    let empty = [Tensor::randn([4, 0], *F32)];
+    let one = swiglu_operator("test::empty");
+    check(|x| vec![one.call(&[&x[0], &x[0]]).unwrap() + 1.0], &empty, 0, 0);
+}
+
+#[test]
 fn an_access_out_of_bounds_is_an_error_in_a_plan_too() {
     setup();
     if !on_cpu() {
