@@ -58,6 +58,10 @@ pub(crate) fn devices() -> Vec<Device> {
     std::iter::once(Device::Cpu).chain(no_gpu().is_none().then_some(Device::Cuda(0))).collect()
 }
 
+/// What rows of the operands of attention at these positions are set to: queries, keys, values and the mask.
+pub(crate) const NOT_FINITE: [(usize, f64); 6] =
+    [(0, f64::NAN), (1, f64::NAN), (2, f64::NAN), (3, f64::NAN), (0, f64::INFINITY), (1, f64::INFINITY)];
+
 /// Says that a test has not run; not by a macro, whose output the harness keeps to itself.
 pub(crate) fn skipped(why: &str) {
     let _ = std::io::stderr().write_all(format!("skipped, {why}\n").as_bytes());

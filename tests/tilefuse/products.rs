@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Fused, Options, Prepack, Products};
 
-use crate::common::{THREADS, has_gpu, setup, skipped};
+use crate::common::{NOT_FINITE, THREADS, has_gpu, setup, skipped};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -454,14 +454,7 @@ fn on_a_gpu_attention_of_rows_that_are_not_finite_is_as_in_eager() {
             let hidden = draw(&[1, 1, queries, keys]).ones_like().triu(keys / 2).to_kind(Kind::Bool);
             let mask = hidden.zeros_like().to_kind(kind).masked_fill(&hidden, f64::NEG_INFINITY);
             for form in ["none", "causal", "mask"] {
-                for (place, value) in [
-                    (0, f64::NAN),
-                    (1, f64::NAN),
-                    (2, f64::NAN),
-                    (3, f64::NAN),
-                    (0, f64::INFINITY),
-                    (1, f64::INFINITY),
-                ] {
+                for (place, value) in NOT_FINITE {
                     let mut x = vec![heads(queries), heads(keys), heads(keys)];
                     x.extend((form == "mask").then(|| mask.copy()));
                     // Values of keys that no query sees may be multiplied by 0 or not.

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Options, Products};
 
-use crate::common::{THREADS, setup};
+use crate::common::{NOT_FINITE, THREADS, setup};
 
 type Attend = fn(&[Tensor]) -> Tensor;
 
@@ -340,14 +340,7 @@ fn rows_that_are_not_finite_are_as_in_eager() {
                 "causal" => causal,
                 _ => masked,
             };
-            for (place, value) in [
-                (0, f64::NAN),
-                (1, f64::NAN),
-                (2, f64::NAN),
-                (3, f64::NAN),
-                (0, f64::INFINITY),
-                (1, f64::INFINITY),
-            ] {
+            for (place, value) in NOT_FINITE {
                 let mut inputs = heads(queries, keys, width, kind);
                 inputs.extend(mask.as_ref().map(Tensor::copy));
                 match (place, form) {

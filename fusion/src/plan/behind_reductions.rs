@@ -17,7 +17,7 @@ use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Refusal, Space};
 
 /// The kernels of a unit that is divided behind its reductions.
-struct Divided {
+pub(super) struct Divided {
     /// Its reductions, what they are of, and what something else needs.
     reductions: (Vec<NodeId>, Built),
     /// The block program, with the rest in its loads.
@@ -26,18 +26,17 @@ struct Divided {
 
 impl Groups {
     /// Moves what unit `a` computes of its reductions into the loads of the block program of unit `b`, if that is legal and pays.
-    pub(super) fn try_merge_behind_reductions(
+    pub(super) fn merge_behind_reductions(
         &mut self,
         (a, b): (usize, usize),
-        (norm, block): (&Built, &BuiltBlock),
-        demanded: bool,
+        divided: Result<Divided, Refusal>,
+        (separate_us, demanded): (f64, bool),
         rules: Rules<'_>,
     ) -> Verdict {
-        let Divided { reductions, block: merged } = match self.divided((a, b), (norm, block), rules) {
+        let Divided { reductions, block: merged } = match divided {
             Ok(divided) => divided,
             Err(refusal) => return Verdict::Illegal(refusal),
         };
-        let separate_us = norm.cost.us + block.cost.us;
         let merged_us = reductions.1.cost.us + merged.1.cost.us;
         let is_slower = merged_us > separate_us;
         if is_slower && !demanded {
@@ -71,7 +70,8 @@ impl Groups {
         }
     }
 
-    fn divided(
+    /// The kernels of units `a` and `b` with what is behind the reductions of `a` in the loads of `b`, or why there are none.
+    pub(super) fn divided(
         &self,
         (a, b): (usize, usize),
         (norm, block): (&Built, &BuiltBlock),

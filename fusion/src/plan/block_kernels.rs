@@ -198,13 +198,16 @@ impl Groups {
             let is_other = place.base == value && operand != value && place.offset == 0;
             is_other.then(|| row_major_order(&self.graph.ty(operand).shape, &place.strides, &axes)).flatten()
         };
-        let readers = inside.iter().filter(|node| !calls.contains(node));
-        let views = readers.flat_map(|&node| self.graph.operands(node)).filter_map(of_view);
-        let mut views: Vec<SmallVec<[usize; 4]>> = views.collect();
-        views.sort_unstable();
-        views.dedup();
+        let views = || {
+            let readers = inside.iter().filter(|node| !calls.contains(node));
+            let views = readers.flat_map(|&node| self.graph.operands(node)).filter_map(of_view);
+            let mut views: Vec<SmallVec<[usize; 4]>> = views.collect();
+            views.sort_unstable();
+            views.dedup();
+            views
+        };
         let own = row_major_order(&ty.shape, &ty.strides, &axes);
-        let orders = orders.into_iter().chain(own).chain(views);
+        let orders = orders.into_iter().chain(own).chain(std::iter::once_with(views).flatten());
         for order in orders {
             // An address in a shape across axes may not be seen to be the element's.
             match self.along(calls, inside, roots, &axes, &order) {

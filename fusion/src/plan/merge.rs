@@ -69,8 +69,9 @@ impl Groups {
         if let (UnitKernel::Generated(norm), UnitKernel::Block(block)) = (first, second)
             && !norm.kernel.reduces.is_empty()
         {
-            let (norm, block) = (norm.clone(), block.clone());
-            return self.try_merge_behind_reductions((a, b), (&norm, &block), demanded, rules);
+            let separate_us = norm.cost.us + block.cost.us;
+            let divided = self.divided((a, b), (norm, block), rules);
+            return self.merge_behind_reductions((a, b), divided, (separate_us, demanded), rules);
         }
         let units = [a, b].into_iter().filter_map(|unit| self.units[unit].as_ref());
         let mut nodes: Vec<NodeId> = units.flat_map(|unit| &unit.nodes).copied().collect();

@@ -86,3 +86,63 @@ fn reached_from(graph: &Graph, id: NodeId, reached: &FxHashMap<NodeId, Reached>)
         _ => Reached { reduction: false, block_program: matches!(node.kernel, Some(Ok(_))) },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::rematerialize;
+    use crate::graph::Graph;
+    use crate::machine::Profile;
+    use crate::pipeline::{self, Context, Stage};
+    use crate::rewrites::Rewrites;
+    use crate::{Products, parse_graph};
+
+    /// Subtractions of a layer norm, of which something else is computed, before and after; and how many rewrites were made.
+    fn subtractions(behind: &str) -> (String, u64) {
+        let text = format!(
+            "graph {{
+               %0 = input 0 : f32[32,16]
+               %1 = param 0 : f32[8,16]
+               %2 = aten::layer_norm(input=%0, normalized_shape=[16], eps=1e-05, cudnn_enable=true) : f32[32,16]
+               {behind}
+               outputs %3
+             }}"
+        );
+        let profile = Profile::host(2);
+        let mut cx = Context::new(&profile);
+        cx.selection.products = Products::Generated;
+        let graph = parse_graph(&text).unwrap();
+        let mut graph = pipeline::lowered(graph, Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
+        let of = |graph: &Graph| {
+            let text = graph.to_string();
+            let lines = text.lines().filter(|line| line.contains("map sub"));
+            lines.map(|line| format!("{}\n", line.trim())).collect::<String>()
+        };
+        let before = of(&graph);
+        let rewrites = Rewrites::default();
+        rematerialize(&mut graph, &rewrites);
+        crate::verify(&graph).unwrap();
+        (format!("{before}->\n{}", of(&graph)), rewrites.made())
+    }
+
+    #[test]
+    fn deviations_are_computed_for_a_product_too() {
+        let (text, made) = subtractions("%3 = aten::linear(input=%2, weight=%1) : f32[32,8]");
+        expect_test::expect![[r#"
+            %28 = map sub(%0, %27) : f32[32,16]
+            %34 = map sub(%28, %33) : f32[32,16]
+            %37 = map sub(%24, %36) : f32[32,1]
+            ->
+            %28 = map sub(%0, %27) : f32[32,16]
+            %36 = map sub(%24, %35) : f32[32,1]
+            %38 = map sub(%0, %27) : f32[32,16]
+            %39 = map sub(%38, %33) : f32[32,16]
+        "#]]
+        .assert_eq(&text);
+        assert_eq!(made, 1);
+    }
+
+    #[test]
+    fn what_no_block_program_reads_is_computed_once() {
+        assert_eq!(subtractions("%3 = aten::relu(self=%2) : f32[32,16]").1, 0);
+    }
+}
