@@ -1,14 +1,15 @@
 //! Kernels of `#[tilefuse::kernel]`: built, compiled and kept for each form of arguments that they are launched with.
 //!
 //! A form is the kinds of generic tensors, which tensors are there, which are aligned to 16 bytes, which integers are 1
-//! or divisible by 4, 8 or 16, and the constants. A kernel may rely on what its form says.
+//! or divisible by 4, 8 or 16, which may be sizes of tensors, and the constants. A kernel may rely on what its form says.
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use tch::Tensor;
-use tilefuse_block::tiles::{BuildError, Ptr, Scope, Tile, multiple_of, scalar};
+use tilefuse_block::tiles::{BuildError, Int, Ptr, Scope, Tile, assume_between, multiple_of, scalar};
 use tilefuse_block::{Elem, Element, Program};
 use tilefuse_fusion::DType;
 
@@ -110,16 +111,19 @@ enum Form {
     Absent,
     /// A tensor, and whether it is aligned to [`ALIGN`] bytes.
     Tensor { aligned: bool },
-    /// A number.
+    /// A number that is no integer.
     Any,
-    /// An integer that this divides: [`ALIGN`], or a half or a quarter of it.
-    Divisible(u8),
+    /// An integer: a power of two that divides it, at most [`ALIGN`], and whether it may be a [`SIZE`].
+    Integer { divisor: u8, size: bool },
     /// The integer 1.
     One,
 }
 
 /// Bytes of a vector access, and the divisor of integers that lets accesses be vectors.
 const ALIGN: usize = 16;
+
+/// Sizes and strides that the GPU's copies of boxes of tensors take.
+const SIZE: RangeInclusive<i64> = 1..=i32::MAX as i64;
 
 impl Form {
     fn of(seen: Option<&Seen<'_>>) -> Form {
@@ -129,10 +133,12 @@ impl Form {
             Some(Seen::Scalar(literal)) => match literal.as_i64() {
                 Some(_) if literal.elem == Elem::Bool => Form::Any,
                 Some(1) => Form::One,
-                Some(n) => match n.trailing_zeros() {
-                    0 | 1 => Form::Any,
-                    zeros => Form::Divisible(1 << zeros.min(ALIGN.trailing_zeros())),
-                },
+                Some(n) => {
+                    let zeros = n.trailing_zeros().min(ALIGN.trailing_zeros());
+                    // Pairs are no vectors.
+                    let divisor = if zeros > 1 { 1 << zeros } else { 1 };
+                    Form::Integer { divisor, size: literal.elem == Elem::I64 && SIZE.contains(&n) }
+                }
                 None => Form::Any,
             },
         }
@@ -190,19 +196,20 @@ impl<'a> Declare<'a> {
         let value = self.scope.scalar::<T>(name);
         match self.forms.form(index) {
             Form::One => scalar::<i64>(1).cast(),
-            Form::Divisible(by) => divisible(value, by.into()),
+            Form::Integer { divisor, size } => match T::ELEM {
+                Elem::I32 => known(value.cast::<i32>(), divisor, size).cast(),
+                Elem::I64 => known(value.cast::<i64>(), divisor, size).cast(),
+                _ => value,
+            },
             _ => value,
         }
     }
 }
 
-/// An integer that is known to be a multiple of a number.
-fn divisible<T: Element>(value: Tile<T>, by: i64) -> Tile<T> {
-    match T::ELEM {
-        Elem::I32 => multiple_of(value.cast::<i32>(), by).cast(),
-        Elem::I64 => multiple_of(value.cast::<i64>(), by).cast(),
-        _ => value,
-    }
+/// An integer with what is known of it.
+fn known<T: Int>(value: Tile<T>, divisor: u8, size: bool) -> Tile<T> {
+    let value = if divisor > 1 { multiple_of(value, i64::from(divisor)) } else { value };
+    if size { assume_between(value, *SIZE.start(), *SIZE.end()) } else { value }
 }
 
 type Made = FxHashMap<Key, Arc<Kernel>>;
@@ -319,7 +326,7 @@ impl<'c, 'a> Call<'c, 'a> {
             Form::Tensor { aligned } => 1 + u64::from(*aligned),
             Form::Any => 3,
             Form::One => 4,
-            Form::Divisible(by) => u64::from(*by) << 8,
+            Form::Integer { divisor, size } => u64::from(*divisor) << 9 | u64::from(*size) << 8,
         };
         let key: Key = (forms.forms.iter().map(form))
             .chain(forms.kinds.iter().map(|&k| k as u64))

@@ -64,22 +64,26 @@ fn show(name: &str, output: &Output) {
 }
 
 #[test]
-fn tests_pass_on_the_gpu() {
+fn tests_pass_on_every_gpu() {
     if !on_cpu() || !has_gpu() {
         return;
     }
-    let modules = Mutex::new(modules().into_iter());
+    let all = modules().into_iter();
+    let devices = tilefuse::torch::cuda_devices().unwrap();
+    let of_all = all.flat_map(|module| (0..devices).map(move |ordinal| (module.clone(), ordinal)));
+    let modules = Mutex::new(of_all);
     let failed = Mutex::new(Vec::new());
     let processes = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(8);
     std::thread::scope(|scope| {
         for _ in 0..processes {
             scope.spawn(|| {
                 loop {
-                    let Some(module) = modules.lock().unwrap().next() else { break };
-                    let output = run(&[&format!("{module}::")], Some("cuda:0"));
-                    show(&module, &output);
+                    let Some((module, ordinal)) = modules.lock().unwrap().next() else { break };
+                    let output = run(&[&format!("{module}::")], Some(&format!("cuda:{ordinal}")));
+                    let name = format!("{module} (cuda:{ordinal})");
+                    show(&name, &output);
                     if !output.status.success() {
-                        failed.lock().unwrap().push(module);
+                        failed.lock().unwrap().push(name);
                     }
                 }
             });

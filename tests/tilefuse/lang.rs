@@ -195,4 +195,66 @@ fn forms_of_arguments_are_kernels_of_their_own() {
     let same = |n: i64| softmax.specialize((&x, &y, 64, n, 64)).unwrap();
     assert!(std::sync::Arc::ptr_eq(&same(48), &same(32)));
     assert!(!std::sync::Arc::ptr_eq(&same(1), &same(2)));
+    assert!(text(64, 48, &x).contains("assume between"));
+    let unlike: [i64; 4] = [1 << 31, 0, -48, 48];
+    assert!(unlike[..3].iter().all(|&n| !text(1, n, &x).contains("assume between")));
+}
+
+/// `y = a b^T` of `a: [rows, 128]`, whose rows begin at `FIRST` and are `pitch` elements apart, and `b: [64, 128]`.
+#[tilefuse::kernel(warps = 4, stages = 3)]
+fn rows_at_a_distance<T: Short>(
+    a: Ptr<T>,
+    b: Ptr<T>,
+    y: Ptr<f32>,
+    pitch: i64,
+    rows: i64,
+    terms: i64,
+    #[constant] FIRST: usize,
+) {
+    let i = program_id(0) * 64;
+    let a = make_descriptor(a + FIRST, (rows, terms), (pitch, 1), [64, 64]);
+    let b = make_descriptor(b, (64, terms), (terms, 1), [64, 64]);
+    let mut sum = zeros::<f32>([64, 64]);
+    for at in (0..terms).step_by(64) {
+        sum = dot(a.load((i, at)), trans(b.load((0, at))), sum);
+    }
+    make_descriptor(y, (rows, 64), (64, 1), [64, 64]).store((i, 0), sum);
+}
+
+/// The copies of boxes on a GPU take sizes and strides that are arguments, but no stride of 0 and none that is negative.
+#[test]
+fn the_distance_of_rows_may_be_any_number() {
+    use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
+    setup();
+    for (pitch, rows, copied) in [
+        (128, 100, true),
+        (144, 128, true),
+        (8, 90, true),
+        (130, 70, false),
+        (0, 64, false),
+        (-128, 100, false),
+        (128, 0, false),
+        (128, -64, false),
+    ] {
+        let terms = 128i64;
+        let memory = Tensor::randn([20_000], *F32).to_kind(Kind::BFloat16);
+        let b = Tensor::randn([64, terms], *F32).to_kind(Kind::BFloat16);
+        let first: i64 = if pitch < 0 { 128 * 100 } else { 0 };
+        let y = Tensor::full([128, 64], 7.0, *F32);
+        let args = (&memory, &b, &y, pitch, rows, terms, first as usize);
+        rows_at_a_distance.launch(2, args).unwrap();
+        let a = (0..rows.max(0)).map(|row| memory.narrow(0, first + row * pitch, terms)).collect::<Vec<_>>();
+        let rest = y.narrow(0, rows.max(0), 128 - rows.max(0));
+        assert!(bool::try_from(rest.eq(7.0).all()).unwrap(), "rows that are not there, {pitch} {rows}");
+        if !a.is_empty() {
+            let wide = |t: Tensor| t.to_kind(Kind::Double);
+            let expected = wide(Tensor::stack(&a, 0)).matmul(&wide(b.shallow_clone()).tr());
+            let found = wide(y.narrow(0, 0, rows));
+            assert!(found.allclose(&expected, 1e-4, 1e-3, false), "{pitch} {rows}");
+        }
+        let kernel = rows_at_a_distance.specialize(args).unwrap();
+        let ptx = compile_ptx(kernel.program(), Target::Sm90a, &PtxOptions::default()).unwrap();
+        let is_copied = ptx.tensor_maps.iter().any(|map| map.param == 0);
+        assert_eq!(is_copied, copied, "{pitch} {rows}\n{}", kernel.program());
+    }
 }

@@ -140,15 +140,15 @@ fn link(device: &Device, ptx: &Ptx) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ptx::tensor_map::TensorMap;
+    use crate::ptx::tensor_map::{Extent, TensorMap};
 
     #[test]
     fn what_is_kept_comes_back() {
         let map = TensorMap {
             param: 1,
             offset: 0,
-            sizes: vec![64, 8],
-            strides: vec![128],
+            sizes: vec![Extent::Number(64), Extent::Number(8)],
+            strides: vec![Extent::Number(128)],
             tile: vec![64, 8],
             swizzle: 128,
             im2col: None,

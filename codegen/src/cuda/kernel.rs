@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::device::Device;
 use super::driver::{check, describe};
 use crate::error::{Error, Result};
-use crate::ptx::tensor_map::{Im2Col, TensorMap};
+use crate::ptx::tensor_map::{Extent, Im2Col, TensorMap};
 use crate::ptx::{Ptx, PtxVersion};
 use crate::timing::{Stage, timed};
 
@@ -260,22 +260,37 @@ impl Kernel {
                 message: format!("{} arguments for a kernel that takes more", args.len()),
             };
             let base = args.get(map.param).copied().ok_or_else(missing)?;
+            let broken = || Error::Unsupported {
+                target: self.device.properties().name.clone(),
+                message: format!("an argument is no size of the tensor {map}, which the kernel promises"),
+            };
+            let known = |extents: &[Extent]| {
+                extents.iter().map(|extent| extent.of(args)).collect::<Option<Extents>>().ok_or_else(broken)
+            };
+            let extents = (&known(&map.sizes)?, &known(&map.strides)?);
             // A loop that never runs may have a null pointer, which the driver does not take.
-            encode_map(map, base.wrapping_add_signed(map.offset).max(MAP_ALIGN))
+            encode_map(map, extents, base.wrapping_add_signed(map.offset).max(MAP_ALIGN))
         };
         self.tensor_maps.iter().map(encode).collect()
     }
 }
 
+/// The sizes or strides of a map in a launch.
+type Extents = SmallVec<[u64; 5]>;
+
 /// A map of a tensor at an address, as a kernel takes it.
-fn encode_map(map: &TensorMap, address: u64) -> Result<sys::CUtensorMap> {
+fn encode_map(
+    map: &TensorMap,
+    (sizes, strides): (&Extents, &Extents),
+    address: u64,
+) -> Result<sys::CUtensorMap> {
     let swizzle = match map.swizzle {
         128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
         64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
         _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
     };
     if let Some(im2col) = &map.im2col {
-        return encode_im2col((map, im2col), address, swizzle);
+        return encode_im2col((map, im2col), (sizes, strides), address, swizzle);
     }
     let steps: SmallVec<[u32; 5]> = SmallVec::from_elem(1, map.sizes.len());
     // SAFETY: all bits zero is a value of this structure of numbers.
@@ -288,8 +303,8 @@ fn encode_map(map: &TensorMap, address: u64) -> Result<sys::CUtensorMap> {
             sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
             map.sizes.len() as u32,
             address as *mut c_void,
-            map.sizes.as_ptr(),
-            map.strides.as_ptr(),
+            sizes.as_ptr(),
+            strides.as_ptr(),
             map.tile.as_ptr(),
             steps.as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -304,6 +319,7 @@ fn encode_map(map: &TensorMap, address: u64) -> Result<sys::CUtensorMap> {
 /// A map of images at an address.
 fn encode_im2col(
     (map, im2col): (&TensorMap, &Im2Col),
+    (sizes, strides): (&Extents, &Extents),
     address: u64,
     swizzle: sys::CUtensorMapSwizzle,
 ) -> Result<sys::CUtensorMap> {
@@ -321,8 +337,8 @@ fn encode_im2col(
             sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
             map.sizes.len() as u32,
             address as *mut c_void,
-            map.sizes.as_ptr(),
-            map.strides.as_ptr(),
+            sizes.as_ptr(),
+            strides.as_ptr(),
             im2col.lower.as_ptr(),
             im2col.upper.as_ptr(),
             channels,

@@ -7,7 +7,8 @@
 //!                                                                        at (first, k); further rows are zeros
 //! ```
 //!
-//! Conditions of the mask are sizes of the tensor, and rows or columns without one have no end. What is left of the offset is
+//! Conditions of the mask are sizes of the tensor, and rows or columns without one have no end. Sizes, and the distance of rows, are
+//! numbers or parameters. What is left of the offset is
 //! a dimension for each scalar, or a part of a row's or column's index where that has no condition. The map is encoded on
 //! the host at each launch, for the address that a pointer has then.
 //!
@@ -22,7 +23,7 @@ use std::str::FromStr;
 use smallvec::SmallVec;
 use tilefuse_block::{Op, Value};
 
-use self::linear::{Analysis, Condition, Linear, Place, Sum};
+use self::linear::{Analysis, Bound, Condition, Linear, Pitch, Place, Rows, Sum};
 use super::assign::{Assignment, mask_of};
 use super::dot::{Runs, Staged};
 use super::ir::Val;
@@ -35,8 +36,60 @@ const MAX_RANK: usize = 5;
 const MAX_BOX: u32 = 256;
 /// What addresses and strides are multiples of, in bytes.
 const ALIGN: i64 = 16;
+/// The most bytes between neighbours that maps take.
+const MAX_STRIDE: u64 = (1 << 40) - 16;
+
 /// The size of a dimension whose indices have no condition.
 const NO_END: u64 = 1 << 31;
+
+/// A size or a stride of a tensor: a number, or what a parameter of the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// It.
+    Number(u64),
+    /// The parameter at a position, an `i64`, times a number.
+    Param {
+        /// The position.
+        param: usize,
+        /// The number.
+        factor: u64,
+    },
+}
+
+impl Extent {
+    /// What it is in a launch with these arguments; `None` where the parameter is missing or none that maps take.
+    pub fn of(self, args: &[u64]) -> Option<u64> {
+        match self {
+            Extent::Number(number) => Some(number),
+            Extent::Param { param, factor } => {
+                let value = args.get(param).filter(|value| (1..=NO_END).contains(value))?;
+                // No memory is as far as this from what a map begins with.
+                Some(value.checked_mul(factor)?.min(MAX_STRIDE))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Number(number) => write!(f, "{number}"),
+            Extent::Param { param, factor } => write!(f, "p{param}x{factor}"),
+        }
+    }
+}
+
+impl FromStr for Extent {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Extent, ()> {
+        let Some(of) = text.strip_prefix('p') else {
+            return text.parse().map(Extent::Number).map_err(drop);
+        };
+        let (param, factor) = of.split_once('x').ok_or(())?;
+        Ok(Extent::Param { param: param.parse().map_err(drop)?, factor: factor.parse().map_err(drop)? })
+    }
+}
 
 /// A tensor of 16-bit elements, boxes of which are copied to shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +99,9 @@ pub struct TensorMap {
     /// Bytes from what it points to.
     pub offset: i64,
     /// Elements along each dimension, the contiguous one first.
-    pub sizes: Vec<u64>,
+    pub sizes: Vec<Extent>,
     /// Bytes between neighbours along each dimension but the first.
-    pub strides: Vec<u64>,
+    pub strides: Vec<Extent>,
     /// Elements of a box along each dimension.
     pub tile: Vec<u32>,
     /// Bytes of a row of a box, within which parts of 16 bytes change places in shared memory: 32, 64 or 128.
@@ -85,7 +138,7 @@ impl FromStr for TensorMap {
 
     fn from_str(text: &str) -> std::result::Result<TensorMap, ()> {
         fn number<T: FromStr>(text: &str) -> std::result::Result<T, ()> {
-            text.parse().map_err(drop)
+            text.parse().map_err(|_: T::Err| ())
         }
         fn list<T: FromStr>(text: &str) -> std::result::Result<Vec<T>, ()> {
             text.split(',').map(number).collect()
@@ -178,8 +231,33 @@ struct Matrix {
 /// A dimension of a tensor that is being made.
 struct Dimension {
     at: Sum,
-    bound: Option<i64>,
-    stride: i64,
+    bound: Option<Bound>,
+    /// In elements.
+    stride: Stride,
+}
+
+/// Elements between neighbours: a number, or a parameter times a factor.
+#[derive(Clone, Copy, PartialEq)]
+enum Stride {
+    Number(i64),
+    Param(Pitch),
+}
+
+impl Stride {
+    /// It in bytes, where these are known to be aligned.
+    fn bytes(self) -> Option<Extent> {
+        match self {
+            Stride::Number(elements) => {
+                let bytes = elements.checked_mul(2).filter(|&bytes| bytes % ALIGN == 0)?;
+                Some(Extent::Number(bytes.unsigned_abs()))
+            }
+            Stride::Param(Pitch { param, factor, divisor }) => {
+                let factor = factor.checked_mul(2)?.unsigned_abs();
+                let is_aligned = factor.checked_mul(divisor)?.is_multiple_of(ALIGN.unsigned_abs());
+                is_aligned.then_some(Extent::Param { param, factor })
+            }
+        }
+    }
 }
 
 /// The boxes that a load of a matrix reads, which lies in shared memory as `staged`: `inner` is the axis of the load along which
@@ -214,15 +292,34 @@ fn of_matrix(
     offset: Linear,
     conditions: Vec<Condition>,
 ) -> Option<Boxes> {
-    let pitch = offset.slopes[1 - inner];
-    if offset.slopes[inner] != 1 || pitch <= 0 {
+    let outer = 1 - inner;
+    let (mut of_rows, of_scalars): (SmallVec<[Rows; 1]>, SmallVec<[Rows; 1]>) =
+        offset.rows.into_iter().partition(|rows| rows.slopes.iter().any(|&slope| slope != 0));
+    let (pitch, mut rows) = match (of_rows.pop(), of_rows.is_empty()) {
+        (None, _) => (Stride::Number(offset.slopes[outer]), Sum::default()),
+        (Some(rows), true) => {
+            let is_row = (rows.slopes[outer], rows.slopes[inner], offset.slopes[outer]) == (1, 0, 0);
+            (Stride::Param(rows.pitch), Some(rows.start).filter(|_| is_row)?)
+        }
+        (Some(_), false) => return None,
+    };
+    if offset.slopes[inner] != 1 || matches!(pitch, Stride::Number(..=0)) {
         return None;
     }
-    let mut dims = [1, pitch].map(|stride| Dimension { at: Sum::default(), bound: None, stride });
+    let mut dims =
+        [Stride::Number(1), pitch].map(|stride| Dimension { at: Sum::default(), bound: None, stride });
     let mut left = offset.start;
-    for Condition { index, bound, positive } in conditions {
-        let bound = bound.filter(|_| positive && index.places.is_empty())?;
-        let at = match (index.slopes[inner], index.slopes[1 - inner]) {
+    let (lower, upper): (Vec<Condition>, Vec<Condition>) =
+        conditions.into_iter().partition(|condition| condition.bound.is_none());
+    // Zeros are before the first of what has an end.
+    let from_zero = |index: &Linear| lower.iter().any(|condition| condition.index == *index);
+    if lower.iter().any(|low| !low.positive && !upper.iter().any(|condition| condition.index == low.index)) {
+        return None;
+    }
+    for Condition { index, bound, positive } in &upper {
+        let flat = index.places.is_empty() && index.rows.is_empty();
+        let bound = bound.filter(|_| flat && (*positive || from_zero(index)))?;
+        let at = match (index.slopes[inner], index.slopes[outer]) {
             (1, 0) => 0,
             (0, 1) => 1,
             _ => return None,
@@ -231,14 +328,28 @@ fn of_matrix(
         if dim.bound.replace(bound).is_some() {
             return None;
         }
-        left.add(&index.start, -dim.stride)?;
-        dim.at = index.start;
+        match dim.stride {
+            Stride::Number(stride) => left.add(&index.start, -stride)?,
+            Stride::Param(_) => rows.add(&index.start, -1)?,
+        }
+        dim.at = index.start.clone();
+    }
+    if rows != Sum::default() {
+        let dim = dims.get_mut(1).filter(|dim| dim.bound.is_none())?;
+        dim.at.add(&rows, 1)?;
     }
     let mut dims: SmallVec<[Dimension; 5]> = dims.into_iter().collect();
+    let scalars = of_scalars.into_iter().filter(|rows| rows.start != Sum::default());
+    dims.extend(scalars.map(|Rows { pitch, start, .. }| Dimension {
+        at: start,
+        bound: None,
+        stride: Stride::Param(pitch),
+    }));
     for (value, by) in left.terms {
         let free = |dim: &&mut Dimension| dim.bound.is_none();
         let one = |factor| Sum { terms: SmallVec::from_slice(&[(value, factor)]), constant: 0 };
-        if by % pitch == 0
+        if let Stride::Number(pitch) = pitch
+            && by % pitch == 0
             && let Some(dim) = dims.get_mut(1).filter(free)
         {
             dim.at.add(&one(by / pitch), 1)?;
@@ -247,7 +358,7 @@ fn of_matrix(
         {
             dim.at.add(&one(1), 1)?;
         } else if by > 0 {
-            dims.push(Dimension { at: one(1), bound: None, stride: by });
+            dims.push(Dimension { at: one(1), bound: None, stride: Stride::Number(by) });
         } else {
             return None;
         }
@@ -256,21 +367,25 @@ fn of_matrix(
     if dims.iter().any(|dim| dim.bound.is_none() && !analysis.is_nonnegative(&dim.at)) {
         return None;
     }
-    let bytes = |elements: i64| elements.checked_mul(2).filter(|&bytes| bytes % ALIGN == 0);
-    let strides = dims.iter().skip(1).map(|dim| Some(bytes(dim.stride)?.unsigned_abs()));
+    let size = |dim: &Dimension| match dim.bound {
+        None => Some(Extent::Number(NO_END)),
+        Some(Bound::Number(below)) => {
+            Some(below.unsigned_abs()).filter(|&size| size <= NO_END).map(Extent::Number)
+        }
+        Some(Bound::Param(param)) => Some(Extent::Param { param, factor: 1 }),
+    };
     let map = TensorMap {
         param,
-        offset: bytes(left.constant)?,
-        sizes: dims.iter().map(|dim| dim.bound.map_or(NO_END, i64::unsigned_abs)).collect(),
-        strides: strides.collect::<Option<Vec<u64>>>()?,
+        offset: left.constant.checked_mul(2).filter(|bytes| bytes % ALIGN == 0)?,
+        sizes: dims.iter().map(size).collect::<Option<Vec<Extent>>>()?,
+        strides: dims.iter().skip(1).map(|dim| dim.stride.bytes()).collect::<Option<Vec<Extent>>>()?,
         tile: [panels.width, height].into_iter().chain(dims.iter().skip(2).map(|_| 1)).collect(),
         swizzle: panels.width * 2,
         im2col: None,
     };
     let coordinates = dims.into_iter().map(|dim| Coordinate { place: None, sum: dim.at }).collect();
-    let fits = map.sizes.len() <= MAX_RANK && map.sizes.iter().all(|&size| size <= NO_END);
     let (bytes, count, offsets) = (panels.bytes, panels.count, SmallVec::new());
-    fits.then_some(Boxes { map, coordinates, offsets, bytes, count })
+    (map.sizes.len() <= MAX_RANK).then_some(Boxes { map, coordinates, offsets, bytes, count })
 }
 
 /// Where a load's first box begins, and how far from there what is copied of images lies.
@@ -461,7 +576,7 @@ impl Lower<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::{Im2Col, TensorMap, decode, encode};
+    use super::{Extent, Im2Col, TensorMap, decode, encode};
     use crate::ptx::{Ptx, PtxOptions, Target, compile_ptx};
 
     #[test]
@@ -469,8 +584,8 @@ mod tests {
         let map = TensorMap {
             param: 1,
             offset: -32,
-            sizes: vec![64, 1 << 31, 7],
-            strides: vec![4096, 128],
+            sizes: vec![Extent::Number(64), Extent::Param { param: 3, factor: 1 }, Extent::Number(7)],
+            strides: vec![Extent::Param { param: 4, factor: 2 }, Extent::Number(128)],
             tile: vec![64, 128, 1],
             swizzle: 128,
             im2col: None,
@@ -558,6 +673,54 @@ mod tests {
             0:0:2147483648,2147483648:4096:64,64:128
             0:0:2147483648,390,2147483648:4096,1638400:64,64,1:128"#]]
         .assert_eq(&maps.join("\n"));
+    }
+
+    /// As descriptors have them: the number of rows, and the elements of one, of which 16 are a factor. Neither may be 0.
+    #[test]
+    fn sizes_and_the_distance_of_rows_may_be_parameters() {
+        let one = "%w = cast %b i64  %at = map add %a, %w";
+        let heads = "%h = cast %member i64  %length = assume between %m 1 4096  %rows_before = map mul %h, %length
+                     %width = const 64 : i64  %before = map mul %rows_before, %width  %starts = splat %before [64, 64]
+                     %w = cast %b i64  %in_head = map add %a, %w  %at = map add %in_head, %starts";
+        let of = |offsets: &str, factor: u32, least: u32, mask: &str| {
+            let text = product(offsets, mask)
+                .replace("%z: ptr<f32> align(16)", "%z: ptr<f32> align(16), %m: i64, %n: i64")
+                .replace(
+                    "%pitch = const 2048 : tile<64x1xi32>  %down = map mul %rows, %pitch",
+                    "%down = map mul %far, %pitch",
+                );
+            let text = text.replace(
+                "%down = map mul",
+                &format!("%eight = assume multiple_of %n {factor}  %known = assume between %eight {least} 4096  %pitch = splat %known [64, 1]  %far = cast %rows i64  %down = map mul"),
+            );
+            let ptx = compiled(&text);
+            ptx.tensor_maps.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let below =
+            "%size = assume between %m 1 4096  %i = broadcast %far [64, 64]  %ends = splat %size [64, 64]
+                     %inside = map lt %i, %ends";
+        let within = "%size = assume between %m 1 4096  %i = broadcast %far [64, 64]  %ends = splat %size [64, 64]  %below = map lt %i, %ends
+                      %null = const 0 : tile<64x64xi64>  %from = map ge %i, %null  %inside = map and %from, %below";
+        let from =
+            "%i = broadcast %far [64, 64]  %null = const 0 : tile<64x64xi64>  %inside = map ge %i, %null";
+        let unknown = below.replace("between %m 1", "between %m -1");
+        let maps = [
+            of(one, 16, 1, ""),
+            of(one, 16, 1, below),
+            of(one, 16, 1, within),
+            of(one, 16, 1, from),
+            of(heads, 16, 1, below),
+        ];
+        let narrow = heads.replace("const 64", "const 4");
+        let none =
+            [of(one, 4, 1, within), of(one, 16, 0, within), of(one, 16, 1, &unknown), of(&narrow, 16, 1, "")];
+        assert!(none.iter().all(String::is_empty), "{none:?}");
+        expect_test::expect![[r#"
+            0:0:2147483648,2147483648:p4x2:64,64:128 1:0:2147483648,2147483648:4096:64,64:128
+            0:0:2147483648,p3x1:p4x2:64,64:128 1:0:2147483648,2147483648:4096:64,64:128
+            0:0:2147483648,p3x1:p4x2:64,64:128 1:0:2147483648,2147483648:4096:64,64:128
+            0:0:2147483648,2147483648:p4x2:64,64:128 1:0:2147483648,2147483648:4096:64,64:128
+            0:0:2147483648,p3x1,2147483648:p4x2,p3x128:64,64,1:128 1:0:2147483648,2147483648:4096:64,64:128"#]].assert_eq(&maps.join("\n"));
     }
 
     /// Blocks of rows that are numbered in groups, of which the last one has fewer.

@@ -51,6 +51,11 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     out.push(loop_of_products(Elem::Bf16, Tf32, [128, 128, 32], (16, None), 8));
     out.push(loop_of_products(Elem::F16, Tf32, [64, 128, 64], (0, None), 4));
+    for (blocks, warps) in [([64, 64], 4), ([128, 128], 4), ([128, 64], 8), ([128, 256], 8)] {
+        for sizes in [[272, 272, 144], [16, 32, 16], [144, 528, 1040], [48, 64, 0]] {
+            out.push(of_parameters(Elem::F16, blocks, warps, sizes));
+        }
+    }
     // Of four and of eight warps together, with runs of 32, 64 and 128 bytes and of several panels.
     for (i, shape) in
         [[64, 16, 16], [64, 32, 32], [128, 128, 64], [64, 64, 128], [256, 16, 32]].into_iter().enumerate()
@@ -311,4 +316,164 @@ fn attention(elem: Elem, warps: u32, [queries, chunk, width]: [u32; 3]) -> Case 
     let rounding = if elem == Elem::F32 { 1e-4 } else { 2e-2 };
     let tolerance = Tolerance::Close { absolute: rounding, relative: rounding };
     Case { tolerance, ..finish(format!("attention {elem} {queries}x{chunk}x{width} warps {warps}"), b, args) }
+}
+
+/// Two products of one right operand by hand, as a kernel of descriptors is: sizes and distances of rows and of the two left operands
+/// are parameters, and blocks end within them.
+fn of_parameters(elem: Elem, [bm, bn]: [u32; 2], warps: u32, [m, n, k]: [u32; 3]) -> Case {
+    let (stages, least) = (4, k.min(1));
+    let text = format!(
+        "kernel @matmul(%a: ptr<{elem}> align(16), %b: ptr<{elem}> align(16), %c: ptr<{elem}> align(16), %m: i64, %n: i64, %k: i64, %each: i64) warps({warps}) stages({stages}) {{
+          %rows = assume multiple_of %m 16
+          %0 = assume between %rows 1 2147483647
+          %columns = assume multiple_of %n 16
+          %1 = assume between %columns 1 2147483647
+          %terms = assume multiple_of %k 16
+          %2 = assume between %terms {least} 2147483647
+          %apart = assume multiple_of %each 16
+          %distance = assume between %apart {least} 2147483647
+          %id = program_id 1
+          %member = cast %id i64
+          %begin = map mul %member, %distance
+          %begins = splat %begin [{bm}]
+          %results = map mul %0, %1
+          %own = map mul %member, %results
+          %owns = splat %own [{bm}]
+          %3 = const {bm} : i64
+          %4 = map rem_trunc %0, %3
+          %5 = const 0 : i64
+          %6 = map ne %4, %5
+          %7 = cast %6 i64
+          %8 = map div_trunc %0, %3
+          %9 = map add %8, %7
+          %10 = cast %9 i32
+          %11 = const {bn} : i64
+          %12 = map rem_trunc %1, %11
+          %13 = map ne %12, %5
+          %14 = cast %13 i64
+          %15 = map div_trunc %1, %11
+          %16 = map add %15, %14
+          %17 = cast %16 i32
+          %18 = program_id 0
+          %19 = map div_trunc %18, %17
+          %20 = map rem_trunc %18, %17
+          %21 = map mul %19, %17
+          %22 = map add %21, %20
+          %23 = const 8 : i32
+          %24 = map mul %17, %23
+          %25 = map div_trunc %22, %24
+          %26 = map mul %25, %23
+          %27 = map sub %10, %26
+          %28 = map min %27, %23
+          %29 = map rem_trunc %22, %24
+          %30 = map rem_trunc %29, %28
+          %31 = map add %26, %30
+          %32 = map div_trunc %29, %28
+          %33 = const 0.0 : tile<{bm}x{bn}xf32>
+          %34 = map max %2, %5
+          %35 = const 64 : i64
+          %36 = map rem_trunc %34, %35
+          %37 = map ne %36, %5
+          %38 = cast %37 i64
+          %39 = map div_trunc %34, %35
+          %40 = map add %39, %38
+          %41 = const 2147483647 : i64
+          %42 = map min %40, %41
+          %43 = cast %42 i32
+          %44 = const 0 : i32
+          %45 = const 1 : i32
+          %46 = const {bm} : i32
+          %47 = map mul %31, %46
+          %48 = cast %47 i64
+          %49 = range 0 {bm}
+          %50 = cast %49 i64
+          %51 = splat %48 [{bm}]
+          %52 = map add %51, %50
+          %53 = const 0 : tile<{bm}xi64>
+          %54 = map ge %52, %53
+          %55 = splat %0 [{bm}]
+          %56 = map lt %52, %55
+          %57 = map and %54, %56
+          %58 = range 0 64
+          %59 = cast %58 i64
+          %60 = splat %2 [64]
+          %61 = splat %2 [{bm}]
+          %62 = map mul %52, %61
+          %of_member = map add %62, %begins
+          %63 = expand_dims %of_member axis 1
+          %64 = broadcast %63 [{bm}, 64]
+          %65 = expand_dims %57 axis 1
+          %66 = broadcast %65 [{bm}, 64]
+          %67 = const {bn} : i32
+          %68 = map mul %32, %67
+          %69 = cast %68 i64
+          %70 = range 0 {bn}
+          %71 = cast %70 i64
+          %72 = splat %69 [{bn}]
+          %73 = map add %72, %71
+          %74 = const 0 : tile<{bn}xi64>
+          %75 = map ge %73, %74
+          %76 = splat %1 [{bn}]
+          %77 = map lt %73, %76
+          %78 = map and %75, %77
+          %79 = splat %1 [64]
+          %80 = expand_dims %73 axis 0
+          %81 = broadcast %80 [64, {bn}]
+          %82 = expand_dims %78 axis 0
+          %83 = broadcast %82 [64, {bn}]
+          %84 = for %85 in %44..%43 step %45 with (%86 = %33) {{
+            %87 = cast %85 i64
+            %88 = map mul %87, %35
+            %89 = splat %88 [64]
+            %90 = map add %89, %59
+            %91 = map lt %90, %60
+            %92 = expand_dims %90 axis 0
+            %93 = broadcast %92 [{bm}, 64]
+            %94 = map add %64, %93
+            %95 = expand_dims %91 axis 0
+            %96 = broadcast %95 [{bm}, 64]
+            %97 = map and %66, %96
+            %98 = load %a, %94, mask %97
+            %99 = map mul %90, %79
+            %100 = expand_dims %99 axis 1
+            %101 = broadcast %100 [64, {bn}]
+            %102 = expand_dims %91 axis 1
+            %103 = broadcast %102 [64, {bn}]
+            %104 = map add %101, %81
+            %105 = map and %103, %83
+            %106 = load %b, %104, mask %105
+            %107 = dot %98, %106, %86
+            yield %107
+          }}
+          %108 = map ge %84, %33
+          %109 = const 0.01 : tile<{bm}x{bn}xf32>
+          %110 = map mul %84, %109
+          %111 = map select %108, %84, %110
+          %112 = cast %111 {elem}
+          %113 = splat %1 [{bm}]
+          %114 = map mul %52, %113
+          %to_member = map add %114, %owns
+          %115 = expand_dims %to_member axis 1
+          %116 = broadcast %115 [{bm}, {bn}]
+          %117 = broadcast %65 [{bm}, {bn}]
+          %118 = broadcast %80 [{bm}, {bn}]
+          %119 = map add %116, %118
+          %120 = broadcast %82 [{bm}, {bn}]
+          %121 = map and %117, %120
+          store %c, %119, %112, mask %121
+        }}"
+    );
+    let program = tilefuse_block::parse_valid(&text).unwrap();
+    let data = |count: u32, seed| Arg::buffer(moderate(elem, count as usize, seed));
+    let size = |n: u32| Arg::Scalar(Literal::int(Elem::I64, i64::from(n)));
+    let pointers = [data(2 * m * k, 1), data(k * n, 2), out_of(elem, 2 * m * n)];
+    let args = pointers.into_iter().chain([m, n, k, m * k].map(size)).collect();
+    Case {
+        name: format!("products {elem} of parameters {m}x{n}x{k}, blocks of {bm}x{bn}, warps {warps}"),
+        program,
+        args,
+        grid: [m.div_ceil(bm) * n.div_ceil(bn), 2, 1],
+        tolerance: Tolerance::Close { absolute: 2e-2, relative: 2e-2 },
+        is_function: false,
+    }
 }

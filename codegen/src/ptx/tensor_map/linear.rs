@@ -9,8 +9,9 @@
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Op, OpKind, ScalarFn, Shape, Value};
+use tilefuse_block::{Assumption, Elem, Op, OpKind, ScalarFn, Shape, Value};
 
+use super::NO_END;
 use crate::ptx::assign::Assignment;
 
 /// A sum of scalars, each times a factor, and a constant.
@@ -51,23 +52,72 @@ pub(super) struct Place {
 }
 
 /// An integer tile that is linear in its indices and in places.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Linear {
     /// What an index along each axis adds.
     pub(super) slopes: SmallVec<[i64; 4]>,
     /// Places, each times a factor.
     pub(super) places: SmallVec<[(Place, i64); 2]>,
     pub(super) start: Sum,
+    /// What parameters multiply, each with a factor of its own.
+    pub(super) rows: SmallVec<[Rows; 1]>,
+}
+
+/// Rows at a distance that is known when the kernel is launched: a number of them times a parameter and a factor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// The distance.
+    pub(super) pitch: Pitch,
+    /// The number of rows: what an index along each axis adds, and the rest.
+    pub(super) slopes: SmallVec<[i64; 4]>,
+    pub(super) start: Sum,
+}
+
+/// A parameter, times a factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pitch {
+    /// The parameter's position: an `i64`.
+    pub(super) param: usize,
+    /// Positive.
+    pub(super) factor: i64,
+    /// What divides the parameter.
+    pub(super) divisor: u64,
+}
+
+impl Rows {
+    fn add(&mut self, other: &Rows, factor: i64) -> Option<()> {
+        add_slopes(&mut self.slopes, &other.slopes, factor)?;
+        self.start.add(&other.start, factor)
+    }
+}
+
+fn add_slopes(slopes: &mut [i64], others: &[i64], factor: i64) -> Option<()> {
+    for (slope, other) in slopes.iter_mut().zip(others) {
+        *slope = slope.checked_add(other.checked_mul(factor)?)?;
+    }
+    Some(())
 }
 
 impl Linear {
     fn flat(rank: usize, start: Sum) -> Linear {
-        Linear { slopes: SmallVec::from_elem(0, rank), places: SmallVec::new(), start }
+        let slopes = SmallVec::from_elem(0, rank);
+        Linear { slopes, places: SmallVec::new(), start, rows: SmallVec::new() }
     }
 
     fn add(mut self, other: &Linear, factor: i64) -> Option<Linear> {
-        for (slope, other) in self.slopes.iter_mut().zip(&other.slopes) {
-            *slope = slope.checked_add(other.checked_mul(factor)?)?;
+        add_slopes(&mut self.slopes, &other.slopes, factor)?;
+        for rows in other.rows.iter().filter(|_| factor != 0) {
+            let factor_of_pitch = rows.pitch.factor.checked_mul(factor.checked_abs()?)?;
+            let pitch = Pitch { factor: factor_of_pitch, ..rows.pitch };
+            match self.rows.iter_mut().find(|own| own.pitch == pitch) {
+                Some(own) => own.add(rows, factor.signum())?,
+                None => {
+                    let slopes = SmallVec::from_elem(0, rows.slopes.len());
+                    let mut own = Rows { pitch, slopes, start: Sum::default() };
+                    own.add(rows, factor.signum())?;
+                    self.rows.push(own);
+                }
+            }
         }
         for (place, by) in &other.places {
             let by = by.checked_mul(factor)?;
@@ -82,15 +132,17 @@ impl Linear {
     }
 
     pub(super) fn constant(&self) -> Option<i64> {
-        let flat = self.places.is_empty() && self.slopes.iter().all(|&slope| slope == 0);
+        let flat =
+            self.rows.is_empty() && self.places.is_empty() && self.slopes.iter().all(|&slope| slope == 0);
         (flat && self.start.terms.is_empty()).then_some(self.start.constant)
     }
 
     /// The same behind an operation that adds an axis, or repeats along axes.
     fn reshape(&mut self, kind: &OpKind, from: &Shape, to: &Shape) -> Option<()> {
+        let rows = self.rows.iter_mut().map(|rows| &mut rows.slopes);
         if let OpKind::ExpandDims(axis) = kind {
             let axis = usize::from(*axis);
-            self.slopes.insert(axis, 0);
+            rows.chain([&mut self.slopes]).for_each(|slopes| slopes.insert(axis, 0));
             self.places
                 .iter_mut()
                 .filter(|(place, _)| place.axis >= axis)
@@ -98,12 +150,17 @@ impl Linear {
             return Some(());
         }
         let repeated = |axis: usize| from.get(axis) != to.get(axis);
-        (0..self.slopes.len()).filter(|&axis| repeated(axis)).for_each(|axis| self.slopes[axis] = 0);
+        for slopes in rows.chain([&mut self.slopes]) {
+            (0..slopes.len()).filter(|&axis| repeated(axis)).for_each(|axis| slopes[axis] = 0);
+        }
         (!self.places.iter().any(|(place, _)| repeated(place.axis))).then_some(())
     }
 
     /// The number that it is, along the one axis along which it counts up, as a place.
     fn number(&self) -> Option<Place> {
+        if !self.rows.is_empty() {
+            return None;
+        }
         if let ([(place, 1)], true) = (&self.places[..], self.slopes.iter().all(|&slope| slope == 0)) {
             let alone = self.start == Sum::default() && place.count.is_none();
             return alone.then(|| place.clone());
@@ -115,11 +172,18 @@ impl Linear {
     }
 }
 
+/// What an index must be below: a number, or the parameter at a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    Number(i64),
+    Param(usize),
+}
+
 /// A comparison of an index.
 pub(super) struct Condition {
     pub(super) index: Linear,
     /// What it must be below, or else it must not be negative.
-    pub(super) bound: Option<i64>,
+    pub(super) bound: Option<Bound>,
     /// Whether it is known not to be negative.
     pub(super) positive: bool,
 }
@@ -161,7 +225,12 @@ impl<'p, 'a> Analysis<'p, 'a> {
                 let start = Sum { constant: i64::from(*start), ..Sum::default() };
                 Some(Linear { slopes: SmallVec::from_slice(&[1]), ..Linear::flat(1, start) })
             }
-            OpKind::Splat(_) => Some(Linear::flat(ty.rank(), operand(0)?.start)),
+            OpKind::Splat(_) => {
+                let mut out = operand(0)?;
+                let slopes = out.rows.iter_mut().map(|rows| &mut rows.slopes);
+                slopes.chain([&mut out.slopes]).for_each(|slopes| slopes.resize(ty.rank(), 0));
+                Some(out)
+            }
             OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {
                 let mut out = operand(0)?;
                 out.reshape(&op.kind, &plan.program.ty(*op.args.first()?).shape, &ty.shape)?;
@@ -170,6 +239,11 @@ impl<'p, 'a> Analysis<'p, 'a> {
             OpKind::Map(ScalarFn::Add) => operand(0)?.add(&operand(1)?, 1),
             OpKind::Map(ScalarFn::Sub) => operand(0)?.add(&operand(1)?, -1),
             OpKind::Map(ScalarFn::Mul) => {
+                if let Some(rows) = self.rows(op) {
+                    let rows = SmallVec::from_iter([rows]);
+                    return Some(Linear { rows, ..Linear::flat(ty.rank(), Sum::default()) });
+                }
+                let mut operand = |at: usize| self.linear(*op.args.get(at)?);
                 let (a, b) = (operand(0)?, operand(1)?);
                 let (of, factor) = match (a.constant(), b.constant()) {
                     (_, Some(factor)) => (a, factor),
@@ -183,6 +257,37 @@ impl<'p, 'a> Analysis<'p, 'a> {
             OpKind::Assume(_) if ty.rank() > 0 => operand(0),
             _ => self.scalar(value),
         }
+    }
+
+    /// A number of rows times a parameter.
+    fn rows(&mut self, op: &Op) -> Option<Rows> {
+        let &[a, b] = &op.args[..] else { return None };
+        let (of, pitch) = match (self.parameter(a), self.parameter(b)) {
+            (_, Some(_)) => (a, b),
+            (Some(_), None) => (b, a),
+            (None, None) => return None,
+        };
+        let param = self.parameter(pitch)?;
+        let number = self.linear(of).filter(|of| of.rows.is_empty() && of.places.is_empty())?;
+        let pitch = Pitch { param, factor: 1, divisor: self.plan.facts[pitch.index()].div };
+        Some(Rows { pitch, slopes: number.slopes, start: number.start })
+    }
+
+    /// The position of the parameter, an `i64`, that an integer or all elements of a tile are, where it is promised to be a size
+    /// or a stride that maps take: neither 0, which they refuse, nor more than coordinates reach.
+    fn parameter(&self, mut value: Value) -> Option<usize> {
+        let program = self.plan.program;
+        let mut fits = false;
+        while let Some(op) = self.plan.defs[value.index()] {
+            match op.kind {
+                OpKind::Assume(Assumption::Between(low, high)) => fits |= low >= 1 && high <= NO_END as i64,
+                OpKind::Assume(_) | OpKind::Splat(_) | OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {}
+                _ => return None,
+            }
+            value = *op.args.first()?;
+        }
+        let is_wide = program.ty(value).elem() == Some(Elem::I64) && program.ty(value).rank() == 0;
+        program.params.iter().position(|param| param.value == value).filter(|_| fits && is_wide)
     }
 
     /// A quotient or remainder of a number that is not negative.
@@ -221,10 +326,14 @@ impl<'p, 'a> Analysis<'p, 'a> {
                 let [index, bound] = op.args[..] else { return None };
                 let unsigned = plan.program.ty(index).elem() == Some(Elem::U32);
                 let positive = unsigned || plan.facts[index.index()].is_nonnegative();
-                let bound = self.linear(bound)?.constant()?;
-                let bound = match function {
-                    ScalarFn::Lt => Some(bound).filter(|&bound| bound > 0).map(Some)?,
-                    _ => Some(bound).filter(|&low| low == 0 && !unsigned).map(|_| None)?,
+                let bound = match self.parameter(bound) {
+                    Some(param) => Bound::Param(param),
+                    None => Bound::Number(self.linear(bound)?.constant()?),
+                };
+                let bound = match (function, bound) {
+                    (ScalarFn::Lt, Bound::Number(below)) => (below > 0).then_some(Some(bound))?,
+                    (ScalarFn::Lt, Bound::Param(_)) => Some(bound),
+                    _ => (bound == Bound::Number(0) && !unsigned).then_some(None)?,
                 };
                 out.push(Condition { index: self.linear(index)?, bound, positive });
                 Some(())

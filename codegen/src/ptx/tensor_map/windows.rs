@@ -11,8 +11,8 @@
 
 use smallvec::SmallVec;
 
-use super::linear::{Analysis, Condition, Linear, Place, Sum};
-use super::{ALIGN, Boxes, Coordinate, Im2Col, Matrix, NO_END, TensorMap};
+use super::linear::{Analysis, Bound, Condition, Linear, Place, Sum};
+use super::{ALIGN, Boxes, Coordinate, Extent, Im2Col, Matrix, NO_END, TensorMap};
 
 /// The most axes of an image.
 const MAX_AXES: usize = 3;
@@ -46,12 +46,17 @@ pub(super) fn boxes(
     conditions: Vec<Condition>,
 ) -> Option<Boxes> {
     let (inner, outer) = (matrix.inner, 1 - matrix.inner);
-    if offset.slopes[inner] != 1 || offset.slopes[outer] != 0 {
+    if offset.slopes[inner] != 1 || offset.slopes[outer] != 0 || !offset.rows.is_empty() {
         return None;
     }
     let (mut axes, images) = axes(&offset, outer)?;
     let (mut channels, mut rows) = (None, None);
     for Condition { index, bound, positive } in conditions {
+        let bound = match bound {
+            Some(Bound::Param(_)) => return None,
+            Some(Bound::Number(bound)) => Some(bound),
+            None => None,
+        };
         match (&index.places[..], index.slopes[inner], index.slopes[outer]) {
             ([(place, step)], 0, 0) => {
                 axes.iter_mut().find(|axis| axis.place == *place)?.within(*step, index.start, bound)?
@@ -123,8 +128,8 @@ pub(super) fn boxes(
     let map = TensorMap {
         param: matrix.param,
         offset: left.constant.checked_mul(2).filter(|bytes| bytes % ALIGN == 0)?,
-        sizes,
-        strides,
+        sizes: sizes.into_iter().map(Extent::Number).collect(),
+        strides: strides.into_iter().map(Extent::Number).collect(),
         tile: [matrix.panels.width, matrix.height].into_iter().chain(rest).collect(),
         swizzle: matrix.panels.width * 2,
         im2col: Some(im2col),

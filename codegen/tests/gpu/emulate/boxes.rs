@@ -1,6 +1,6 @@
 //! Copies of boxes of tensors, which happen at once: the thread that starts them does them, and completes their bytes.
 
-use tilefuse_codegen::ptx::tensor_map::{Im2Col, TensorMap};
+use tilefuse_codegen::ptx::tensor_map::{Extent, Im2Col, TensorMap};
 
 use super::mbarrier;
 
@@ -9,34 +9,44 @@ use super::mbarrier;
 pub(super) struct Map {
     map: *const TensorMap,
     address: u64,
-    rest: [u64; 14],
+    sizes: [u64; 5],
+    strides: [u64; 5],
+    rest: [u64; 4],
 }
 
 impl Map {
     pub(super) fn new(map: &TensorMap, args: &[u64]) -> Map {
-        Map { map, address: args[map.param].wrapping_add_signed(map.offset), rest: [0; 14] }
+        let known = |extents: &[Extent]| {
+            let mut all = [0; 5];
+            all.iter_mut().zip(extents).for_each(|(known, extent)| *known = extent.of(args).unwrap());
+            all
+        };
+        let address = args[map.param].wrapping_add_signed(map.offset);
+        Map { map, address, sizes: known(&map.sizes), strides: known(&map.strides), rest: [0; 4] }
     }
 }
 
 /// Copies the box at some coordinates to shared memory, for which an mbarrier waits. Behind the coordinates are the offsets, of images.
 pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32, barrier: u64) {
     // SAFETY: the wrapper passed one of these, which lives as long as the block runs.
-    let (map, address) = unsafe { (&*(*map).map, (*map).address) };
+    let Map { map, address, sizes, strides, .. } = unsafe { &*map };
+    // SAFETY: as above.
+    let (map, address) = (unsafe { &**map }, *address);
     let (rank, axes) = (map.sizes.len(), map.im2col.as_ref().map_or(0, |im2col| im2col.steps.len()));
     // SAFETY: there are as many coordinates as dimensions, and as many offsets as axes of images.
     let (at, offsets) = unsafe { std::slice::from_raw_parts(at, rank + axes) }.split_at(rank);
-    let strides = map.strides.iter().all(|stride| stride.is_multiple_of(16));
-    assert!(place.is_multiple_of(128) && address.is_multiple_of(16) && strides, "{map}");
+    let aligned = strides.iter().all(|stride| stride.is_multiple_of(16));
+    assert!(place.is_multiple_of(128) && address.is_multiple_of(16) && aligned, "{map}");
     let elements: u64 = map.tile.iter().map(|&n| u64::from(n)).product();
     for number in 0..elements {
         let indices = match &map.im2col {
-            Some(im2col) => pixel(map, im2col, (at, offsets), number),
+            Some(im2col) => pixel((map, sizes), im2col, (at, offsets), number),
             None => element(map, at, number),
         };
         let (mut from, mut inside) = (address, true);
-        for (d, (&size, &index)) in map.sizes.iter().zip(&indices).enumerate() {
+        for (d, (&size, &index)) in sizes.iter().zip(&indices).enumerate() {
             inside &= (0..size as i64).contains(&index);
-            let stride = if d == 0 { 2 } else { map.strides[d - 1] as i64 };
+            let stride = if d == 0 { 2 } else { strides[d - 1] as i64 };
             from = from.wrapping_add_signed(index * stride);
         }
         let to = number * 2;
@@ -59,14 +69,19 @@ fn element(map: &TensorMap, at: &[i32], number: u64) -> Vec<i64> {
 }
 
 /// The same of a box whose rows are pixels, one after another within the corners, from one image to the next.
-fn pixel(map: &TensorMap, im2col: &Im2Col, (at, offsets): (&[i32], &[i32]), number: u64) -> Vec<i64> {
+fn pixel(
+    (map, sizes): (&TensorMap, &[u64]),
+    im2col: &Im2Col,
+    (at, offsets): (&[i32], &[i32]),
+    number: u64,
+) -> Vec<i64> {
     let width = u64::from(map.tile[0]);
     let mut indices: Vec<i64> = at.iter().map(|&at| i64::from(at)).collect();
     indices[0] += (number % width) as i64;
     let mut further = (number / width) as i64;
     for (axis, &step) in im2col.steps.iter().enumerate() {
         let (first, step) = (i64::from(im2col.lower[axis]), i64::from(step));
-        let end = map.sizes[axis + 1] as i64 + i64::from(im2col.upper[axis]);
+        let end = sizes[axis + 1] as i64 + i64::from(im2col.upper[axis]);
         let own = indices[axis + 1];
         assert!((first..end).contains(&own) && (own - first) % step == 0, "{map} at {at:?}");
         let count = (end - first - 1) / step + 1;
