@@ -26,6 +26,9 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
             Err(_) => refuse(&mut r, usize::MAX, "", RefusalKind::Internal),
         }
     }
+    if r.check_versions().is_err() {
+        refuse(&mut r, usize::MAX, "", RefusalKind::Internal);
+    }
     // SAFETY: reads a counter.
     if unsafe { ffi::tf_foreign_calls() } != r.foreign_calls {
         refuse(&mut r, usize::MAX, "", RefusalKind::OtherThread);

@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use smallvec::SmallVec;
 use tch::Tensor;
 
 use super::analyse::Others;
@@ -110,6 +111,8 @@ pub(super) struct Seen {
     pub(super) name: Option<String>,
     pub(super) storage: StorageId,
     pub(super) meta: Meta,
+    /// Its version behind the last call that it was an argument or a result of, and [`LiveStorage::bumps`] then.
+    version: (i64, i64),
 }
 
 /// A storage, while recording.
@@ -119,6 +122,8 @@ pub(super) struct LiveStorage {
     pub(super) created_by: Option<usize>,
     pub(super) level: Level,
     pub(super) writes: Vec<usize>,
+    /// By how much recorded calls have raised versions of its tensors.
+    bumps: i64,
     pub(super) snapshots: Vec<(usize, Tensor)>,
     /// Memory that can be addressed.
     pub(super) dense: bool,
@@ -216,7 +221,8 @@ impl Recorder {
         let origin = if name.is_some() && origin.is_none() { Some(Origin::Param) } else { origin };
         let storage = self.storage_of(t, &meta, id, origin)?;
         self.by_impl.insert(meta.tensor_impl, id);
-        self.seen.push(Seen { origin, name, storage, meta });
+        let version = (meta.version, self.storages.get(storage.0 as usize).map_or(0, |s| s.bumps));
+        self.seen.push(Seen { origin, name, storage, meta, version });
         self.handles.push(Handle::Strong(t.shallow_clone()));
         Ok(id)
     }
@@ -249,6 +255,7 @@ impl Recorder {
             created_by,
             level,
             writes: Vec::new(),
+            bumps: 0,
             snapshots: Vec::new(),
             dense,
             weak: Weak::new(t)?,
@@ -292,11 +299,39 @@ impl Recorder {
         Some((id, self.storages.get_mut(id.0 as usize)?))
     }
 
-    /// `set_data` gives a tensor the memory of another one outside of operators.
+    /// `set_data` gives a tensor the memory of another one outside of operators, and another thread may write it by calls that are
+    /// not recorded.
     fn check_storage(&mut self, id: TensorId, now: &Meta, op: &str) {
-        if self.seen.get(id.0 as usize).is_some_and(|seen| seen.meta.storage != now.storage) {
+        let Some(seen) = self.seen.get(id.0 as usize) else { return };
+        let bumps = self.storages.get(seen.storage.0 as usize).map_or(0, |s| s.bumps);
+        // Of tensors of one storage some count their writes together, and some each its own.
+        let unseen = now.version - seen.version.0 > bumps - seen.version.1;
+        if seen.meta.storage != now.storage {
             self.refuse(op, RefusalKind::MetadataChange);
+        } else if unseen {
+            self.refuse(op, RefusalKind::OtherThread);
         }
+    }
+
+    /// The version of a tensor behind a call.
+    fn note_version(&mut self, id: TensorId) -> Result<(), Error> {
+        let Some(handle) = self.tensor(id) else { return Ok(()) };
+        let version = Meta::of(&handle)?.version;
+        if let Some(seen) = self.seen.get_mut(id.0 as usize) {
+            seen.version = (version, self.storages.get(seen.storage.0 as usize).map_or(0, |s| s.bumps));
+        }
+        Ok(())
+    }
+
+    /// Looks at everything that is still held for writes that no call has shown.
+    pub(super) fn check_versions(&mut self) -> Result<(), Error> {
+        for id in (0..self.seen.len() as u32).map(TensorId) {
+            if let Some(handle) = self.tensor(id) {
+                let now = Meta::of(&handle)?;
+                self.check_storage(id, &now, "");
+            }
+        }
+        Ok(())
     }
 
     fn refuse(&mut self, op: &str, kind: RefusalKind) {
@@ -450,9 +485,17 @@ impl Recorder {
     /// Looks for changes that the schema did not announce.
     fn check_args(&mut self, p: &mut Pending) -> Result<(), Error> {
         let written: Vec<_> = self.written_storages(&p.event);
+        let mut raised: SmallVec<[(StorageId, i64); 4]> = SmallVec::new();
         for (t, old) in &p.before {
             let Some(handle) = self.tensor(*t) else { continue };
             let new = Meta::of(&handle)?;
+            if let Some(storage) = self.seen.get(t.0 as usize).map(|s| s.storage) {
+                let by = new.version - old.version;
+                match raised.iter_mut().find(|known| known.0 == storage) {
+                    Some(known) => known.1 = known.1.max(by),
+                    None => raised.push((storage, by)),
+                }
+            }
             let same_shape = new.sizes() == old.sizes() && new.strides() == old.strides();
             if !same_shape || new.offset != old.offset || new.storage != old.storage {
                 self.refuse(&p.event.op, RefusalKind::MetadataChange);
@@ -468,7 +511,14 @@ impl Recorder {
         }
         p.event.writes.sort_unstable();
         p.event.writes.dedup();
-        Ok(())
+        for (storage, by) in raised {
+            if let Some(s) = self.storages.get_mut(storage.0 as usize) {
+                s.bumps += by;
+            }
+        }
+        let tensors: SmallVec<[TensorId; 8]> =
+            p.event.args.iter().chain(&p.event.outs).flat_map(Arg::tensors).collect();
+        tensors.into_iter().try_for_each(|t| self.note_version(t))
     }
 
     pub(super) fn written_storages(&self, event: &Event) -> Vec<StorageId> {

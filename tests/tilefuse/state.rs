@@ -378,3 +378,63 @@ fn what_must_be_fused_may_be_called_in_a_capture() {
     }
     assert_eq!(outer.stats().fused_calls, 2, "{:?}", outer.stats());
 }
+
+/// No call shows what another thread writes; versions do.
+#[test]
+fn writes_of_other_threads_are_seen() {
+    fn elsewhere(t: &Tensor) {
+        let t = t.shallow_clone();
+        std::thread::spawn(move || tch::no_grad(|| drop(t.shallow_clone().g_add_scalar_(1.0))))
+            .join()
+            .unwrap();
+    }
+    fn computed(x: &[Tensor]) -> Vec<Tensor> {
+        let y = &x[0] * 2.0;
+        elsewhere(&y);
+        vec![y + 1.0]
+    }
+    fn behind_a_write(x: &[Tensor]) -> Vec<Tensor> {
+        let mut y = &x[0] * 2.0;
+        let _ = y.g_add_scalar_(3.0);
+        elsewhere(&y);
+        let _ = y.g_mul_scalar_(2.0);
+        vec![y]
+    }
+    fn through_a_view(x: &[Tensor]) -> Vec<Tensor> {
+        let y = &x[0] * 2.0;
+        elsewhere(&y.narrow(0, 1, 2));
+        vec![y * 3.0]
+    }
+    fn result(x: &[Tensor]) -> Vec<Tensor> {
+        let y = &x[0] * 2.0;
+        elsewhere(&y);
+        vec![y]
+    }
+    fn input(x: &[Tensor]) -> Vec<Tensor> {
+        let y = &x[0] * 2.0;
+        elsewhere(&x[0]);
+        vec![y]
+    }
+    for (case, model) in [computed as Model, behind_a_write, through_a_view, result, input].iter().enumerate()
+    {
+        for device in devices() {
+            let _no_grad = tch::no_grad_guard();
+            let inputs = [1.0, 2.0, 3.0, 4.0].map(|factor| ones(&[4], factor, device));
+            let expected = inputs.each_ref().map(|x| {
+                let x = x.copy();
+                (model(&[x.shallow_clone()]).remove(0), x)
+            });
+            let fused = fuse(*model);
+            setup();
+            for (x, (y, written)) in inputs.iter().zip(&expected) {
+                assert!(fused.call(&[x.shallow_clone()]).unwrap()[0].equal(y), "case {case}");
+                assert!(x.equal(written), "case {case}");
+            }
+            let stats = fused.stats();
+            assert!(
+                reason(&stats).contains("on other threads") && stats.fused_calls == 0,
+                "{case}: {stats:?}"
+            );
+        }
+    }
+}
