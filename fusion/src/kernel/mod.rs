@@ -361,11 +361,16 @@ pub enum BlockRefusal {
         /// Elements of the result.
         of: i64,
     },
-    /// The operand is read in memory.
+    /// A GPU copies the operand to shared memory.
     #[error(
-        "the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing"
+        "the block program copies the operand from memory to shared memory, and a prologue leaves nothing in memory"
     )]
-    InMemory,
+    SharedMemory,
+    /// The operand is read in place, by loads of which the axes are not known.
+    #[error(
+        "the block program reads the operand in place, by loads whose rows and columns the planner does not know"
+    )]
+    UnknownLoads,
     /// The operand has other strides than the program was written for.
     #[error("the operand does not have the strides that the block program was written for")]
     OtherStrides,

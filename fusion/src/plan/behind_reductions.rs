@@ -223,7 +223,7 @@ mod tests {
         expect_test::expect![[r#"
             row-reduction: [512, 768] [768] -> [512, 768]
             contraction: [512, 768] [16384, 768] -> [512, 16384]
-              cut: the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing
+              cut: the block program copies the operand from memory to shared memory, and a prologue leaves nothing in memory
         "#]].assert_eq(&planned(16384, LAYER, &gpu));
     }
 

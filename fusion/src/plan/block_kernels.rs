@@ -15,7 +15,7 @@ use crate::epilogue::{LoopAxis, Part, Rewrite, domain, rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, Kernel, Refusal, Space, build};
 use crate::place::{Strides, operand_place};
-use crate::types::{Dims, row_major};
+use crate::types::{Device, Dims, row_major};
 
 impl Groups {
     /// Builds every block kernel alone; a call whose kernel is refused runs through libtorch.
@@ -169,9 +169,12 @@ impl Groups {
         (position, value): (u16, ValueRef),
         strides: &[i64],
     ) -> Result<Part, Refusal> {
-        let axes = block.axes(Tied::Operand(position)).unwrap_or_default();
-        let order = row_major_order(&self.graph.ty(value).shape, strides, &axes);
-        let order = order.filter(|order| !order.is_empty()).ok_or(BlockRefusal::InMemory)?;
+        let ty = self.graph.ty(value);
+        let axes = block.axes(Tied::Operand(position)).ok_or(match ty.device {
+            Device::Cuda(_) => BlockRefusal::SharedMemory,
+            Device::Cpu | Device::Other(_) => BlockRefusal::UnknownLoads,
+        })?;
+        let order = row_major_order(&ty.shape, strides, &axes).ok_or(BlockRefusal::Order)?;
         self.along(calls, inside, &[value], &axes, &order)
     }
 

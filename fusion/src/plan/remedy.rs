@@ -108,8 +108,13 @@ impl BlockRefusal {
             BlockRefusal::Joined { .. } => {
                 "nothing today of padding and concatenations; what is computed of the result alone, in front of them"
             }
-            BlockRefusal::InMemory => {
-                "nothing today: a prologue is computed in loads that read the operand where it lies, not in copies of it"
+            BlockRefusal::SharedMemory => {
+                "nothing today: a prologue is computed in loads to registers, and on a GPU products and attention copy operands to shared \
+                 memory"
+            }
+            BlockRefusal::UnknownLoads => {
+                "nothing today: products in blocks and attention compute a prologue in their loads; convolutions, unaligned GEMM and \
+                 kernels that pack operands do not"
             }
             BlockRefusal::OtherStrides => {
                 "an operand that lies contiguous: `contiguous`, or a layout that the product reads as it is"

@@ -10,9 +10,9 @@ mod neighbours;
 use neighbours::{
     accesses_that_are_no_loads_and_no_stores, epilogues_of_several_results, gathers_behind_block_kernels,
     kernels_that_do_not_fit_with_their_neighbours, kernels_that_do_not_match_their_calls,
-    neighbours_of_other_elements, operands_at_strides, other_orders_of_elements,
-    products_and_their_neighbours, products_in_other_blocks, products_whose_loads_run_ahead,
-    prologues_that_are_stored,
+    neighbours_of_other_elements, operands_at_strides, operands_of_unaligned_products,
+    other_orders_of_elements, products_and_their_neighbours, products_in_other_blocks,
+    products_whose_loads_run_ahead, prologues_that_are_stored,
 };
 
 use super::block_kernels::{ATOMIC, SQUARE, kernel};
@@ -36,7 +36,7 @@ variants!(
 );
 variants!(
     BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Tiles, Elements, Windows, Repeated, Joined,
-    InMemory, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
+    SharedMemory, UnknownLoads, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
 variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, Sizes, Small, Memory, Device, Library);
@@ -60,6 +60,7 @@ const CASES: &[fn(&mut Seen)] = &[
     kernels_that_do_not_fit_with_their_neighbours,
     neighbours_of_other_elements,
     operands_at_strides,
+    operands_of_unaligned_products,
     accesses_that_are_no_loads_and_no_stores,
     epilogues_of_several_results,
     products_in_other_blocks,
@@ -88,7 +89,6 @@ fn every_reason_appears() {
         BlockRefusal::Both: nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in registers
         BlockRefusal::Elements: a slice behind what is computed of it, or slices of the product's operands in its place
         BlockRefusal::Gather: nothing today of a gather itself; elements picked behind what is computed of them, and rows of an operand picked of the product's result
-        BlockRefusal::InMemory: nothing today: a prologue is computed in loads that read the operand where it lies, not in copies of it
         BlockRefusal::Joined: nothing today of padding and concatenations; what is computed of the result alone, in front of them
         BlockRefusal::NoLoads: a kernel that only loads that operand
         BlockRefusal::NoStores: a kernel that stores its result once
@@ -102,7 +102,9 @@ fn every_reason_appears() {
         BlockRefusal::ResultOrder: an epilogue that reads each element where it is stored: what transposes or rolls behind it
         BlockRefusal::RunsAhead: nothing today: on a GPU two products are two kernels
         BlockRefusal::SeveralResults: an epilogue of one of the results
+        BlockRefusal::SharedMemory: nothing today: a prologue is computed in loads to registers, and on a GPU products and attention copy operands to shared memory
         BlockRefusal::Tiles: fewer operands in the neighbour, or a device with more shared memory
+        BlockRefusal::UnknownLoads: nothing today: products in blocks and attention compute a prologue in their loads; convolutions, unaligned GEMM and kernels that pack operands do not
         BlockRefusal::WideRows: nothing today: a row is reduced in the kernel that stores it where one block holds all of it
         BlockRefusal::Windows: nothing today of windows, as those of pooling; where parts of the result are combined, as halves in a GLU, a product for each part
         BlockRefusal::WritesOperand: a kernel that writes results alone

@@ -136,6 +136,21 @@ pub(super) fn neighbours_of_other_elements(seen: &mut Seen) {
     );
 }
 
+pub(super) fn operands_of_unaligned_products(seen: &mut Seen) {
+    seen.said_of_products(
+        "graph {
+          %0 = input 0 : f32[197,768]
+          %1 = param 0 : f32[3072,768]
+          %2 = aten::relu(self=%0) : f32[197,768]
+          %3 = aten::linear(input=%2, weight=%1) : f32[197,3072]
+          outputs %3
+        }",
+        expect![
+            "cut: the block program reads the operand in place, by loads whose rows and columns the planner does not know"
+        ],
+    );
+}
+
 pub(super) fn operands_at_strides(seen: &mut Seen) {
     let strided = |stride: i64| {
         let layout = Layout::Strided { strides: Dims::from_slice(&[stride]), offset: 0 };
@@ -150,7 +165,7 @@ pub(super) fn operands_at_strides(seen: &mut Seen) {
         g,
         &[y],
         expect![
-            "cut: the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing"
+            "cut: the block program reads the operand in place, by loads whose rows and columns the planner does not know"
         ],
     );
     let (g, y) = strided(2);
@@ -264,7 +279,7 @@ pub(super) fn products_whose_loads_run_ahead(seen: &mut Seen) {
           outputs %3
         }",
         expect![
-            "cut: the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing"
+            "cut: the block program copies the operand from memory to shared memory, and a prologue leaves nothing in memory"
         ],
     );
 }
