@@ -374,7 +374,7 @@ impl Cx<'_> {
         let own = Stored { position, offsets, mask, value: op.args[2] };
         self.stores(part, own, Site::new(offsets, mask, self.variables(part, offsets)?), out)?;
         if let Some((_, rows)) = self.rewrite.rows.filter(|rows| rows.0 == position) {
-            let block = known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?;
+            let block = known.and_then(|c| c.block).ok_or(BlockRefusal::UnknownStores)?;
             let variables = Variable::of_rows(&rows.kernel, &block);
             self.stores(rows, own, Site { block: Some(block), ..Site::new(offsets, mask, variables) }, out)?;
         }

@@ -89,7 +89,7 @@ impl Splice<'_> {
 
     /// A reduction of the columns of a block.
     pub(super) fn reduce_columns(&mut self, position: u32) -> Result<Value, Refusal> {
-        let block = self.site.block.ok_or(BlockRefusal::Reduction)?;
+        let block = self.site.block.ok_or(BlockRefusal::UnknownStores)?;
         let reduction = self.kernel.reduces.get(position as usize).ok_or(BlockRefusal::Reduction)?;
         let rows = self.shape.clone();
         self.shape = self.program.ty(self.site.offsets).shape.clone();

@@ -300,8 +300,13 @@ fn weight(node: &KNode) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockRefusal {
     /// It reduces other than the rows, or the parts of rows, that the block program stores.
-    #[error("a reduction is an epilogue only of block programs that store whole rows or parts of rows")]
+    #[error("it reduces other dimensions than the rows, or parts of rows, that the block program stores")]
     Reduction,
+    /// It reduces, and the rows that the block program stores are not known.
+    #[error(
+        "the planner does not know which rows the block program stores at once, as a reduction of them needs"
+    )]
+    UnknownStores,
     /// It reduces rows of which a block has a part.
     #[error(
         "its rows of {columns} elements are wider than the {width} columns that the block program stores at once"

@@ -276,7 +276,7 @@ impl Groups {
     ) -> Result<Option<Part>, Refusal> {
         let reduction = inside.iter().copied().find(|&n| matches!(self.graph.node(n).op, Op::Reduce { .. }));
         let Some(reduction) = reduction else { return Ok(None) };
-        let block = kernel.coordinates.iter().find_map(|c| c.block).ok_or(BlockRefusal::Reduction)?;
+        let block = kernel.coordinates.iter().find_map(|c| c.block).ok_or(BlockRefusal::UnknownStores)?;
         let space = self.space_of(reduction);
         let domain = domain(&block, &space)?;
         let kernel = self.neighbours(calls, inside, &roots, space, Some(&domain))?;

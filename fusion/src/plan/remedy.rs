@@ -78,8 +78,11 @@ impl BlockRefusal {
     pub fn remedy(self) -> &'static str {
         match self {
             BlockRefusal::Reduction => {
-                "a reduction along the rows that the product stores, its last dimension; nothing today of products whose blocks are \
-                 no rows and columns"
+                "a reduction along the rows that the product stores, its last dimension"
+            }
+            BlockRefusal::UnknownStores => {
+                "nothing today: products in blocks, without a batch, reduce rows as an epilogue; batched ones, unaligned GEMM, GEMV, \
+                 attention and convolutions on a CPU do not"
             }
             BlockRefusal::WideRows { .. } => {
                 "nothing today: a row is reduced in the kernel that stores it where one block holds all of it"

@@ -10,7 +10,7 @@ mod neighbours;
 use neighbours::{
     accesses_that_are_no_loads_and_no_stores, epilogues_of_several_results, gathers_behind_block_kernels,
     kernels_that_do_not_fit_with_their_neighbours, kernels_that_do_not_match_their_calls,
-    neighbours_of_other_elements, operands_at_strides, operands_of_unaligned_products,
+    neighbours_of_other_elements, neighbours_of_unaligned_products, operands_at_strides,
     other_orders_of_elements, products_and_their_neighbours, products_in_other_blocks,
     products_whose_loads_run_ahead, prologues_that_are_stored,
 };
@@ -35,7 +35,7 @@ variants!(
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Tiles, Elements, Windows, Repeated, Joined,
+    BlockRefusal: Reduction, UnknownStores, WideRows, PrologueReduction, Both, Blocks, RunsAhead, Tiles, Elements, Windows, Repeated, Joined,
     SharedMemory, UnknownLoads, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
@@ -60,7 +60,7 @@ const CASES: &[fn(&mut Seen)] = &[
     kernels_that_do_not_fit_with_their_neighbours,
     neighbours_of_other_elements,
     operands_at_strides,
-    operands_of_unaligned_products,
+    neighbours_of_unaligned_products,
     accesses_that_are_no_loads_and_no_stores,
     epilogues_of_several_results,
     products_in_other_blocks,
@@ -97,7 +97,7 @@ fn every_reason_appears() {
         BlockRefusal::Parameters: a kernel with one parameter for each operand and result of its operator
         BlockRefusal::PrologueReduction: nothing: a reduction of rows ends before a product's loads of them begin; what is computed of it for each element may be the prologue
         BlockRefusal::PrologueStored: nothing else that reads the value: computed in the product's loads, it is nowhere in memory
-        BlockRefusal::Reduction: a reduction along the rows that the product stores, its last dimension; nothing today of products whose blocks are no rows and columns
+        BlockRefusal::Reduction: a reduction along the rows that the product stores, its last dimension
         BlockRefusal::Repeated: nothing today of what repeats elements, as a broadcast or upsampling; what is computed of the result alone, in front of it
         BlockRefusal::ResultOrder: an epilogue that reads each element where it is stored: what transposes or rolls behind it
         BlockRefusal::RunsAhead: nothing today: on a GPU two products are two kernels
@@ -105,6 +105,7 @@ fn every_reason_appears() {
         BlockRefusal::SharedMemory: nothing today: a prologue is computed in loads to registers, and on a GPU products and attention copy operands to shared memory
         BlockRefusal::Tiles: fewer operands in the neighbour, or a device with more shared memory
         BlockRefusal::UnknownLoads: nothing today: products in blocks and attention compute a prologue in their loads; convolutions, unaligned GEMM and kernels that pack operands do not
+        BlockRefusal::UnknownStores: nothing today: products in blocks, without a batch, reduce rows as an epilogue; batched ones, unaligned GEMM, GEMV, attention and convolutions on a CPU do not
         BlockRefusal::WideRows: nothing today: a row is reduced in the kernel that stores it where one block holds all of it
         BlockRefusal::Windows: nothing today of windows, as those of pooling; where parts of the result are combined, as halves in a GLU, a product for each part
         BlockRefusal::WritesOperand: a kernel that writes results alone

@@ -14,8 +14,8 @@ pub(super) fn products_and_their_neighbours(seen: &mut Seen) {
           outputs %3, %5
         }",
         expect![[r#"
-            cut: a reduction is an epilogue only of block programs that store whole rows or parts of rows
             cut: both are products, convolutions, attention or operators with kernels of their own, of which a kernel computes one
+            cut: it reduces other dimensions than the rows, or parts of rows, that the block program stores
             fused
             fused as an epilogue"#]],
     );
@@ -136,18 +136,19 @@ pub(super) fn neighbours_of_other_elements(seen: &mut Seen) {
     );
 }
 
-pub(super) fn operands_of_unaligned_products(seen: &mut Seen) {
+pub(super) fn neighbours_of_unaligned_products(seen: &mut Seen) {
     seen.said_of_products(
         "graph {
           %0 = input 0 : f32[197,768]
           %1 = param 0 : f32[3072,768]
           %2 = aten::relu(self=%0) : f32[197,768]
           %3 = aten::linear(input=%2, weight=%1) : f32[197,3072]
-          outputs %3
+          %4 = aten::sum(self=%3, dim=[1]) : f32[197]
+          outputs %4
         }",
-        expect![
-            "cut: the block program reads the operand in place, by loads whose rows and columns the planner does not know"
-        ],
+        expect![[r#"
+            cut: the block program reads the operand in place, by loads whose rows and columns the planner does not know
+            cut: the planner does not know which rows the block program stores at once, as a reduction of them needs"#]],
     );
 }
 
