@@ -90,6 +90,7 @@ fn by_warpgroups(
     form: &ContractionForm,
     gpu: Gpu<'_>,
 ) -> Result<Vec<Template>, MatchFailure> {
+    warpgroup::check_type(graph, node)?;
     let (product, result_layout) = match form.window {
         Some(_) => conv::as_product(graph, node, form).map(|(product, layout)| (product, Some(layout)))?,
         None => (product::of(graph, node, form)?, None),
@@ -98,7 +99,10 @@ fn by_warpgroups(
     let vectors = column_vectors(graph, node, product.n);
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
-    let all = warpgroup::schedules(&product, gpu, vectors, most_bytes)?;
+    let all = warpgroup::schedules(&product, gpu, vectors, most_bytes).map_err(|why| match why {
+        MatchFailure::Strides if form.window.is_some() => MatchFailure::ImageStrides,
+        why => why,
+    })?;
     let columns = shared_launch::columns(graph, node, &product);
     let shared = (!columns.is_empty() && !unaligned)
         .then(|| warpgroup::shared_launch(&product, &columns, gpu, vectors))

@@ -13,6 +13,8 @@ pub(crate) enum MatchFailure {
     Vector,
     /// Tensors that lie at no fixed strides, or at others than templates are for.
     Strides,
+    /// The same of a convolution's images, filters or result.
+    ImageStrides,
     /// Sizes, of which some are too large.
     Sizes,
     /// Fewer columns, or fewer elements to a sum, than a kernel moves at a time.
@@ -34,7 +36,12 @@ impl MatchFailure {
                 "operands and results of f16 or bf16: a model of one of these, as `--dtype bf16` makes it"
             }
             MatchFailure::Vector => "a matrix of one row or column in the place of the vector",
-            MatchFailure::Strides => "operands whose rows or columns are contiguous",
+            MatchFailure::Strides => {
+                "operands whose rows or columns are contiguous, on a GPU a multiple of 8 elements apart"
+            }
+            MatchFailure::ImageStrides => {
+                "on a GPU images, filters and result in channels-last, of a multiple of 8 channels; on a CPU contiguous ones"
+            }
             MatchFailure::Sizes => "smaller tensors, or a product of several parts",
             MatchFailure::Small => {
                 "nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors"
@@ -65,6 +72,7 @@ impl fmt::Display for MatchFailure {
             MatchFailure::HalfTypes => "on a GPU kernels for it are generated of f16 and bf16 alone",
             MatchFailure::Vector => "no kernel computes products of a vector",
             MatchFailure::Strides => "no kernel takes the strides at which its tensors lie",
+            MatchFailure::ImageStrides => "no kernel takes the strides at which its images and filters lie",
             MatchFailure::Sizes => "no kernel takes so large sizes",
             MatchFailure::Small => "no kernel takes so small sizes",
             MatchFailure::Device => "no kernel for it is generated for its device",

@@ -59,17 +59,25 @@ const MAX_PARTS: u32 = 16;
 /// What a product is computed on: so many multiprocessors of a machine.
 pub(super) type Gpu<'a> = (&'a Profile, u32, &'static Warpgroups);
 
-/// The schedules of a product on a GPU of so many multiprocessors, with partial sums of at most so many bytes. Of the vectors that the
-/// epilogue reads, each instance holds its columns' elements.
+/// Whether multiprocessors multiply elements of a call's type: of others, neither sizes nor strides are why there is no kernel.
+///
+/// # Errors
+/// Where they do not.
+pub(super) fn check_type(graph: &Graph, node: NodeId) -> Result<(), MatchFailure> {
+    match graph.ty(node.into()).dtype.elem() {
+        Some(Elem::F16 | Elem::Bf16) => Ok(()),
+        _ => Err(MatchFailure::HalfTypes),
+    }
+}
+
+/// The schedules of a product of halves on a GPU of so many multiprocessors, with partial sums of at most so many bytes. Of the vectors
+/// that the epilogue reads, each instance holds its columns' elements.
 pub(super) fn schedules(
     product: &Product,
     gpu: Gpu<'_>,
     vectors: u32,
     most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, MatchFailure> {
-    if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
-        return Err(MatchFailure::HalfTypes);
-    }
     let Product { n, k, .. } = *product;
     if n.min(k) < MIN_EXTENT {
         return Err(MatchFailure::Small);

@@ -63,7 +63,7 @@ use crate::contract::host::Host;
 use crate::contract::match_failure::MatchFailure;
 use crate::contract::price::Work;
 use crate::contract::pruning::prune;
-use crate::contract::warpgroup::Gpu;
+use crate::contract::warpgroup::{Gpu, check_type};
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
 use crate::machine::Profile;
@@ -91,6 +91,7 @@ pub(super) fn on_gpu(
     gpu: Gpu<'_>,
     limits: (bool, u64),
 ) -> Result<Vec<Template>, MatchFailure> {
+    check_type(graph, node)?;
     let attention = call::read(graph, node, form)?;
     let all = warpgroup::schedules(&attention, gpu, limits.1)?;
     prune(all, limits, |schedule| schedule.template(graph, node, &attention))

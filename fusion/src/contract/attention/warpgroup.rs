@@ -3,8 +3,6 @@
 //! An instance holds the scores of a step and the sums of its queries in the registers of its warps. Keys and values are copied to
 //! shared memory some steps ahead, queries once.
 
-use tilefuse_block::Elem;
-
 use super::blocks::{Blocks, Span, spans};
 use super::call::Attention;
 use super::kv_splits::KvSplits;
@@ -47,15 +45,12 @@ const STEP: f64 = 32.0;
 /// Blocks that are expected to take this much longer than the best may be the quickest.
 const MAX_PREDICTED_SLOWDOWN: f64 = 1.3;
 
-/// The schedules of attention on a GPU of so many multiprocessors, with parts of the keys that leave at most so many bytes.
+/// The schedules of attention over halves on a GPU of so many multiprocessors, with parts of the keys that leave at most so many bytes.
 pub(super) fn schedules(
     attention: &Attention,
     (profile, processors, units): Gpu<'_>,
     most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, MatchFailure> {
-    if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
-        return Err(MatchFailure::HalfTypes);
-    }
     let members =
         attention.members().filter(|&members| members <= MAX_INSTANCES).ok_or(MatchFailure::Sizes)?;
     if attention.width.max(attention.depth) > MAX_ELEMENTS {

@@ -47,7 +47,7 @@ pub(in crate::contract) fn declined(graph: &Graph, node: NodeId, form: &Contract
     let alike = graph.operands(node).iter().all(|&value| graph.ty(value).dtype == out);
     match read(graph, node, form) {
         _ if !floats || !alike => MatchFailure::ElementTypes,
-        Some(read) if !read.row_major => MatchFailure::Strides,
+        Some(read) if !read.row_major => MatchFailure::ImageStrides,
         _ => MatchFailure::Sizes,
     }
 }

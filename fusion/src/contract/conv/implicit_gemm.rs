@@ -35,14 +35,14 @@ pub(in crate::contract) fn as_product(
     }
     let layout = ResultLayout::channels_last(&out.shape, read.batched).ok_or(MatchFailure::Sizes)?;
     if !layout.is_order_of(&out.strides, &out.shape) {
-        return Err(MatchFailure::Strides);
+        return Err(MatchFailure::ImageStrides);
     }
     let operands = graph.operands(node);
     let operand = |at: usize| {
         let position = *read.operands.get(at)?;
         Some((position, *operands.get(usize::from(position))?))
     };
-    let missing = MatchFailure::Strides;
+    let missing = MatchFailure::ImageStrides;
     let (position, value) = operand(0).ok_or(missing)?;
     let mut images = in_memory(graph, value, position);
     images.reorder(&layout.inverse);

@@ -39,7 +39,7 @@ variants!(
     SharedMemory, UnknownLoads, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
-variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, Sizes, Small, Memory, Device, Library);
+variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, ImageStrides, Sizes, Small, Memory, Device, Library);
 variants!(NotLowered: Operator, Random, Writes, Tensors, Device, Arguments);
 
 /// Graphs, and by what each is planned.
@@ -112,11 +112,12 @@ fn every_reason_appears() {
         MatchFailure::Device: a CPU, or on a GPU with `wgmma` (compute capability 9.0) an operator other than a convolution of groups or a transposed one
         MatchFailure::ElementTypes: operands and results of one floating-point type
         MatchFailure::HalfTypes: operands and results of f16 or bf16: a model of one of these, as `--dtype bf16` makes it
+        MatchFailure::ImageStrides: on a GPU images, filters and result in channels-last, of a multiple of 8 channels; on a CPU contiguous ones
         MatchFailure::Library: another choice of products than `library` (`Options::products`, `--products`)
         MatchFailure::Memory: a larger `Options::workspace_bytes` (`--workspace-bytes`), or fewer rows at a time
         MatchFailure::Sizes: smaller tensors, or a product of several parts
         MatchFailure::Small: nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors
-        MatchFailure::Strides: operands whose rows or columns are contiguous
+        MatchFailure::Strides: operands whose rows or columns are contiguous, on a GPU a multiple of 8 elements apart
         MatchFailure::Vector: a matrix of one row or column in the place of the vector
         Refusal::Devices: tensors on one device
         Refusal::ElementType: another element type: floating-point numbers, integers or truth values
@@ -517,7 +518,7 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
         (
             "f32[1,2,9]{18,1,2} f32[3,2,3]",
             format!("aten::conv1d(input=%0, weight=%1, bias=None, {conv} : f32[1,3,7]"),
-            MatchFailure::Strides,
+            MatchFailure::ImageStrides,
         ),
         ("f32[1,2,64,1024]", format!("{sdpa}) : f32[1,2,64,1024]"), MatchFailure::Sizes),
     ] {
@@ -551,11 +552,21 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
     }";
     let on_gpu = text.replace("]\n", "]@cuda:0\n");
     let warpgroups = Profile::gpu(132, 4200.0).with_warpgroups();
-    let narrow = on_gpu.replace("f32", "bf16").replace(",7]", ",4]");
+    let columns = |n: i64| on_gpu.replace("f32", "bf16").replace(",7]", &format!(",{n}]"));
+    let (narrow, odd) = (columns(4), columns(16));
+    let images = "graph {
+      %0 = input 0 : f32[1,16,8,8]@cuda:0
+      %1 = input 1 : f32[16,16,3,3]@cuda:0
+      %2 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1) \
+        : f32[1,16,8,8]@cuda:0
+      outputs %2
+    }";
     for (text, profile, products, why) in [
         (&*on_gpu, Profile::gpu(132, 4200.0), Products::Measured, MatchFailure::Device),
         (&*on_gpu, warpgroups, Products::Generated, MatchFailure::HalfTypes),
+        (images, warpgroups, Products::Generated, MatchFailure::HalfTypes),
         (&*narrow, warpgroups, Products::Generated, MatchFailure::Small),
+        (&*odd, warpgroups, Products::Generated, MatchFailure::Strides),
         (text, Profile::host(2), Products::Library, MatchFailure::Library),
     ] {
         assert_eq!(left_to_libtorch(text, &profile, products), [why.to_string()], "{text}");
