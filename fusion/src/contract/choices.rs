@@ -110,7 +110,7 @@ fn by_warpgroups(
     if let Some((schedule, left)) = shared {
         taken!("shared launch");
         // The same blocks for all of them, whichever is measured to be quicker alone.
-        let template = schedule.template(graph, node, &product).ok_or(MatchFailure::Sizes)?;
+        let template = schedule.template(graph, node, &product).ok_or(MatchFailure::NoTemplate)?;
         return Ok(vec![Template { shared_launch: left, ..template }]);
     }
     // Two are built though none is measured: what an epilogue saves is not in the price of a schedule.

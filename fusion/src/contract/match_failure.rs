@@ -17,6 +17,8 @@ pub(crate) enum MatchFailure {
     ImageStrides,
     /// Sizes, of which some are too large.
     Sizes,
+    /// No schedule of what it computes has a program, of sizes, strides or arguments that templates do not know.
+    NoTemplate,
     /// Fewer columns, or fewer elements to a sum, than a kernel moves at a time.
     Small,
     /// Packed operands and partial sums that take at least so many bytes, of at most so many.
@@ -43,6 +45,7 @@ impl MatchFailure {
                 "on a GPU images, filters and result in channels-last, of a multiple of 8 channels; on a CPU contiguous ones"
             }
             MatchFailure::Sizes => "smaller tensors, or a product of several parts",
+            MatchFailure::NoTemplate => "contiguous tensors, of other sizes or with other arguments",
             MatchFailure::Small => {
                 "nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors"
             }
@@ -74,6 +77,7 @@ impl fmt::Display for MatchFailure {
             MatchFailure::Strides => "no kernel takes the strides at which its tensors lie",
             MatchFailure::ImageStrides => "no kernel takes the strides at which its images and filters lie",
             MatchFailure::Sizes => "no kernel takes so large sizes",
+            MatchFailure::NoTemplate => "no template of a kernel fits its sizes, strides and arguments",
             MatchFailure::Small => "no kernel takes so small sizes",
             MatchFailure::Device => "no kernel for it is generated for its device",
             MatchFailure::Library => "the option for products leaves it to libtorch",

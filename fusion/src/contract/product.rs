@@ -67,7 +67,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<
     let factors = [operand(form.lhs)?, operand(form.rhs)?];
     let [left, right] = matrices(&form.pairs, factors, batch.len()).ok_or(MatchFailure::Vector)?;
     let k = left.shape.last().copied().ok_or(MatchFailure::Vector)?;
-    let access = |source, matrix| access(source, batch, matrix).ok_or(MatchFailure::Sizes);
+    let access = |source, matrix| access(source, batch, matrix).ok_or(MatchFailure::NoTemplate);
     let c = match form.addend {
         Some((at, _)) => Some(access(operand(at)?, [m, n])?),
         None => None,

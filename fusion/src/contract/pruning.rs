@@ -30,7 +30,7 @@ pub(super) struct Priced<S> {
 /// The kernels of the likeliest schedules that take at most so many bytes, the best one first; that one alone unless they are `measured`.
 ///
 /// # Errors
-/// Where there is no schedule, or all take more bytes.
+/// Where there is no schedule of which a program is written, or all take more bytes.
 pub(super) fn prune<S>(
     mut all: Vec<Priced<S>>,
     (measured, most_bytes): (bool, u64),
@@ -52,5 +52,5 @@ pub(super) fn prune<S>(
             templates.extend(build(schedule));
         }
     }
-    if templates.is_empty() { Err(MatchFailure::Sizes) } else { Ok(templates) }
+    if templates.is_empty() { Err(MatchFailure::NoTemplate) } else { Ok(templates) }
 }

@@ -60,7 +60,10 @@ pub(super) struct Mask {
 /// The attention that a node's form is, but for types and tensors that the templates do not know.
 pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Attention, MatchFailure> {
     let operands = Operands::of(graph, node, form)?;
-    operands.attention(graph.ty(node.into()), form).ok_or(MatchFailure::Sizes)
+    let read = operands.attention(graph.ty(node.into()), form).ok_or(MatchFailure::NoTemplate)?;
+    let Attention { batch, queries, keys, width, depth, .. } = &read;
+    let is_empty = batch.iter().chain([queries, keys, width, depth]).any(|&size| size <= 0);
+    if is_empty { Err(MatchFailure::Small) } else { Ok(read.folded()) }
 }
 
 /// Where the operands of attention lie.
@@ -76,7 +79,8 @@ struct Operands {
 impl Operands {
     fn of(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Operands, MatchFailure> {
         let operands = graph.operands(node);
-        let operand = |position: u16| operands.get(usize::from(position)).copied().ok_or(MatchFailure::Sizes);
+        let operand =
+            |position: u16| operands.get(usize::from(position)).copied().ok_or(MatchFailure::NoTemplate);
         let out = graph.ty(node.into());
         let elem = out.dtype.elem().filter(|e| matches!(e, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16));
         let elem = elem.ok_or(MatchFailure::ElementTypes)?;
@@ -135,7 +139,7 @@ impl Operands {
         let (out_batch, &strides) = y.strides.split_last_chunk::<2>()?;
         // No query sees a key beyond the number of queries.
         let seen = if causal { keys.min(queries) } else { keys };
-        let read = Attention {
+        Some(Attention {
             queries,
             keys: seen,
             width,
@@ -157,9 +161,7 @@ impl Operands {
             safe: form.safe,
             elem,
             repeated,
-        };
-        let full = read.batch.iter().chain([&queries, &keys, &width, &depth]).all(|&n| n > 0);
-        full.then(|| read.folded())
+        })
     }
 }
 

@@ -80,6 +80,10 @@ pub(super) fn on_host(
 ) -> Result<Vec<Template>, MatchFailure> {
     let attention = call::read(graph, node, form)?;
     let all = schedule::on_host(&attention, (profile, host), most_bytes);
+    // Of queries and values that are not too wide there is one.
+    if all.is_empty() {
+        return Err(MatchFailure::Sizes);
+    }
     prune(all, (measured, most_bytes), |schedule| schedule.template(graph, node, &attention))
 }
 

@@ -10,6 +10,7 @@ use crate::contract::window_axis::WindowAxis;
 use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
+use crate::types::fits_i32;
 
 /// A convolution and the positions of its operands: images, weights, and the bias if there is one.
 pub(in crate::contract) struct Read {
@@ -44,11 +45,14 @@ impl Read {
 pub(in crate::contract) fn declined(graph: &Graph, node: NodeId, form: &ContractionForm) -> MatchFailure {
     let out = graph.ty(node.into()).dtype;
     let floats = matches!(out.elem(), Some(Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16));
-    let alike = graph.operands(node).iter().all(|&value| graph.ty(value).dtype == out);
+    let operands = graph.operands(node);
+    let tensors = || operands.iter().copied().chain([node.into()]).map(|value| graph.ty(value));
     match read(graph, node, form) {
-        _ if !floats || !alike => MatchFailure::ElementTypes,
+        _ if !floats || tensors().any(|ty| ty.dtype != out) => MatchFailure::ElementTypes,
         Some(read) if !read.row_major => MatchFailure::ImageStrides,
-        _ => MatchFailure::Sizes,
+        _ if tensors().any(|ty| ty.numel() == 0) => MatchFailure::Small,
+        _ if tensors().any(|ty| !fits_i32(ty.numel())) => MatchFailure::Sizes,
+        _ => MatchFailure::NoTemplate,
     }
 }
 

@@ -33,7 +33,7 @@ pub(in crate::contract) fn as_product(
     if conv.groups != 1 || conv.is_transposed() {
         return Err(MatchFailure::Device);
     }
-    let layout = ResultLayout::channels_last(&out.shape, read.batched).ok_or(MatchFailure::Sizes)?;
+    let layout = ResultLayout::channels_last(&out.shape, read.batched).ok_or(MatchFailure::NoTemplate)?;
     if !layout.is_order_of(&out.strides, &out.shape) {
         return Err(MatchFailure::ImageStrides);
     }
@@ -61,7 +61,7 @@ pub(in crate::contract) fn as_product(
         (None, Some((batch, &[m, _]))) => (Dims::from_slice(batch), m),
         (None, None) => return Err(missing),
     };
-    let access = |source, matrix| product::access(source, &batch, matrix).ok_or(MatchFailure::Sizes);
+    let access = |source, matrix| product::access(source, &batch, matrix).ok_or(MatchFailure::NoTemplate);
     let bias = operand(2).map(|(position, value)| access(source(graph, value, position), [m, n]));
     let bias = bias.transpose()?;
     let a = match &windows {

@@ -39,7 +39,7 @@ variants!(
     SharedMemory, UnknownLoads, OtherStrides, NoLoads, NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
-variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, ImageStrides, Sizes, Small, Memory, Device, Library);
+variants!(MatchFailure: ElementTypes, HalfTypes, Vector, Strides, ImageStrides, Sizes, NoTemplate, Small, Memory, Device, Library);
 variants!(NotLowered: Operator, Random, Writes, Tensors, Device, Arguments);
 
 /// Graphs, and by what each is planned.
@@ -115,6 +115,7 @@ fn every_reason_appears() {
         MatchFailure::ImageStrides: on a GPU images, filters and result in channels-last, of a multiple of 8 channels; on a CPU contiguous ones
         MatchFailure::Library: another choice of products than `library` (`Options::products`, `--products`)
         MatchFailure::Memory: a larger `Options::workspace_bytes` (`--workspace-bytes`), or fewer rows at a time
+        MatchFailure::NoTemplate: contiguous tensors, of other sizes or with other arguments
         MatchFailure::Sizes: smaller tensors, or a product of several parts
         MatchFailure::Small: nothing: kernels take at least 8 columns and 8 elements to a sum on a GPU, and no empty tensors
         MatchFailure::Strides: operands whose rows or columns are contiguous, on a GPU a multiple of 8 elements apart
@@ -519,6 +520,13 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
             "f32[1,2,9]{18,1,2} f32[3,2,3]",
             format!("aten::conv1d(input=%0, weight=%1, bias=None, {conv} : f32[1,3,7]"),
             MatchFailure::ImageStrides,
+        ),
+        (
+            "f32[1,2,3] f32[2,3,3]",
+            "aten::conv_transpose1d(input=%0, weight=%1, bias=None, stride=[40000], padding=[0], output_padding=[0], groups=1, \
+             dilation=[1]) : f32[1,3,80003]"
+                .to_owned(),
+            MatchFailure::NoTemplate,
         ),
         ("f32[1,2,64,1024]", format!("{sdpa}) : f32[1,2,64,1024]"), MatchFailure::Sizes),
     ] {
