@@ -77,13 +77,5 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// Whether the device's context is unusable from here on: a kernel has faulted.
-    pub fn is_sticky(&self) -> bool {
-        // Illegal address, launch time-out, assert, hardware faults, unspecified launch failure.
-        matches!(self, Error::Cuda { code: 214 | 220 | 700 | 702 | 710 | 714..=719, .. })
-    }
-}
-
 /// Results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -131,13 +131,6 @@ impl BlockKernelKind {
     }
 }
 
-/// Why a block kernel has neither prologue nor epilogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FusionBarrier {
-    /// With neighbours its tiles are too large for the device.
-    Tiles,
-}
-
 /// The kernel that a call of an operator launches. All tensors are row-major without gaps, apart from operands that
 /// `layouts` says otherwise of.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,8 +146,8 @@ pub struct BlockKernel {
     pub tied: Vec<Tied>,
     /// Whether there is a status word.
     pub checks: bool,
-    /// Why no neighbour becomes part of it, where none does.
-    pub barrier: Option<FusionBarrier>,
+    /// Whether its tiles are too large for the device with neighbours, so that it has neither prologue nor epilogue.
+    pub neighbours_do_not_fit: bool,
     /// Of the elements of loads and stores of which they are known.
     pub coordinates: Vec<Coordinates>,
     /// How operands at these positions are read.

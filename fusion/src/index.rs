@@ -82,12 +82,6 @@ impl Indices {
         self.ranges[expr.0 as usize]
     }
 
-    /// The value, if it is a constant.
-    pub fn as_const(&self, expr: Expr) -> Option<i64> {
-        let linear = self.linear(expr);
-        linear.terms.is_empty().then_some(linear.constant)
-    }
-
     /// A constant.
     pub fn constant(&mut self, value: i64) -> Expr {
         self.intern(Linear { terms: SmallVec::new(), constant: value })

@@ -47,8 +47,8 @@ mod types;
 mod verify;
 
 pub use block_kernel::{
-    Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, Declined, FusionBarrier, Layout,
-    MaybeKernel, Tied,
+    Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, Declined, Layout, MaybeKernel,
+    Tied,
 };
 pub use contract::{Panels, Prepacked, Products, choose_products};
 pub use contraction::{Contraction, Window, accumulator};

@@ -10,8 +10,8 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{Plan, StepKind, Tuner};
 use tilefuse_fusion::{
-    Alignments, Declined, Device, FusionBarrier, Graph, MaybeKernel, NodeId, Op, Profile, Recording,
-    Rewrites, TensorType, pipeline,
+    Alignments, Declined, Device, Graph, MaybeKernel, NodeId, Op, Profile, Recording, Rewrites, TensorType,
+    pipeline,
 };
 
 use super::attention_masks::Masks;
@@ -421,7 +421,7 @@ pub(super) fn fitting<K>(
             return Err(Error::Codegen(error));
         };
         match owner(&plan, program).and_then(|node| graph.node_mut(node).kernel.as_mut()) {
-            Some(kernel) => set_apart(kernel, &error),
+            Some(kernel) => leave_out_neighbours(kernel, &error),
             None => cx.profile = cx.profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
         }
         plan = pipeline::planned(graph.clone(), cx)?;
@@ -440,10 +440,10 @@ fn owner(plan: &Plan, program: &str) -> Option<NodeId> {
 }
 
 /// Leaves a kernel without neighbours, or a call without its kernel if that has none already.
-fn set_apart(kernel: &mut MaybeKernel, error: &tilefuse_codegen::Error) {
+fn leave_out_neighbours(kernel: &mut MaybeKernel, error: &tilefuse_codegen::Error) {
     match kernel {
-        Ok(custom) if custom.barrier.is_none() => {
-            std::sync::Arc::make_mut(custom).barrier = Some(FusionBarrier::Tiles);
+        Ok(custom) if !custom.neighbours_do_not_fit => {
+            std::sync::Arc::make_mut(custom).neighbours_do_not_fit = true;
         }
         _ => *kernel = Err(Declined::new(error.to_string(), "a kernel that code can be generated for")),
     }

@@ -86,7 +86,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Blo
         grid,
         tied,
         checks,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates: Vec::new(),
         layouts: Vec::new(),
         schedule: String::new(),

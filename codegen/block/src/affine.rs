@@ -158,13 +158,9 @@ impl Affine {
         Affine::analyse(program, grid, grid.map(|extent| 0..extent), None)
     }
 
-    /// Analyses a valid program for one launch: a grid of exactly these extents, and for each parameter the number that
-    /// is given for it, if it is one. No promise of the program is relied on.
-    pub fn for_launch(program: &Program, grid: [u32; 3], args: &[Option<Literal>]) -> Affine {
-        Affine::analyse(program, grid, grid.map(|extent| 0..extent), Some(args))
-    }
-
-    /// [`for_launch`](Self::for_launch) of the instances alone whose numbers along each axis are in `part`.
+    /// Analyses a valid program for one launch: a grid of exactly these extents, of which it analyses the instances alone whose numbers
+    /// along each axis are in `part`, and for each parameter the number that is given for it, if it is one. No promise of the program is
+    /// relied on.
     pub fn for_part(
         program: &Program,
         grid: [u32; 3],

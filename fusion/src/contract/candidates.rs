@@ -347,7 +347,7 @@ fn slower(mut others: Vec<(&Candidate<'_>, f64)>) -> String {
 /// What a kernel behind libtorch's call takes on a GPU that computes the call's epilogue: it reads the result from memory. On a
 /// host a result is in a cache then.
 fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
-    let merges = profile.machine.is_gpu() && candidate.template.kernel.barrier.is_none();
+    let merges = profile.machine.is_gpu() && !candidate.template.kernel.neighbours_do_not_fit;
     if !merges || !has_epilogue(candidate.graph, candidate.node, &candidate.template) {
         return 0.0;
     }

@@ -222,7 +222,7 @@ impl OperandKernel {
             grid,
             tied: vec![Tied::Operand(0), Tied::Result(0)],
             checks: false,
-            barrier: None,
+            neighbours_do_not_fit: false,
             coordinates: Vec::new(),
             layouts: vec![(0, source.layout.clone())],
             schedule: String::new(),

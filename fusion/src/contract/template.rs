@@ -76,7 +76,7 @@ pub(super) fn kernel(
         grid: grid(product, blocks)?,
         tied,
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates,
         layouts,
         schedule,

@@ -10,7 +10,7 @@ use super::axes::row_major_order;
 use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::groups::{Groups, Rules};
-use crate::block_kernel::{BlockKernel, Declined, FusionBarrier, Layout, Tied};
+use crate::block_kernel::{BlockKernel, Declined, Layout, Tied};
 use crate::epilogue::{LoopAxis, Part, Rewrite, domain, rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, Kernel, Refusal, Space, build};
@@ -143,7 +143,7 @@ impl Groups {
         let node = place.base.node;
         let is_inlined =
             self.transparent.contains(&node) && matches!(self.graph.node(node).op, Op::Map(_) | Op::Cast);
-        if inside.contains(&node) || is_inlined && block.barrier.is_none() {
+        if inside.contains(&node) || is_inlined && !block.neighbours_do_not_fit {
             match self.along_loads(calls, block, inside, (position, value), strides) {
                 Ok(mut part) => {
                     // Offsets begin at that of the operand's first element.
@@ -350,10 +350,10 @@ impl Groups {
         nodes: &[NodeId],
         rules: Rules<'_>,
     ) -> Result<BuiltBlock, Refusal> {
-        match block.kernel.barrier {
-            Some(FusionBarrier::Tiles) => Err(BlockRefusal::Tiles.into()),
-            None => self.build_block(&block.calls, &block.kernel, nodes, rules),
+        if block.kernel.neighbours_do_not_fit {
+            return Err(BlockRefusal::Tiles.into());
         }
+        self.build_block(&block.calls, &block.kernel, nodes, rules)
     }
 
     /// Two block kernels as one, with these nodes in its loads and stores.

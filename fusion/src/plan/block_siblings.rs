@@ -33,7 +33,7 @@ pub(super) fn fuse_siblings(
     if kernels.iter().any(|kernel| kernel.kind != BlockKernelKind::Contraction || !only_stores_last(kernel)) {
         return Err(BlockRefusal::Both);
     }
-    if kernels.iter().any(|kernel| kernel.barrier.is_some()) {
+    if kernels.iter().any(|kernel| kernel.neighbours_do_not_fit) {
         return Err(BlockRefusal::Tiles);
     }
     if kernels.iter().any(|kernel| kernel.program.stages.is_some()) {
@@ -68,7 +68,7 @@ pub(super) fn fuse_siblings(
         grid: a.grid,
         tied,
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates,
         layouts,
         schedule: schedule([&a.schedule, &b.schedule]),

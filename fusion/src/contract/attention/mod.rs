@@ -116,7 +116,7 @@ fn kernel(
         grid,
         tied,
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates,
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         schedule,

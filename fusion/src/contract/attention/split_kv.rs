@@ -41,7 +41,7 @@ pub(super) fn parts(
         grid,
         tied: numbered().map(|(at, _)| Tied::Operand(at)).chain([Tied::Result(0)]).collect(),
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates,
         layouts: numbered().map(|(at, source)| (at, source.layout.clone())).collect(),
         schedule,
@@ -67,7 +67,7 @@ pub(super) fn combining(
         grid: [u32::try_from(attention.queries).ok()?, u32::try_from(attention.members()?).ok()?, 1],
         tied: vec![Tied::Operand(position), Tied::Result(0)],
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates,
         // What the first kernel read stays where it lies.
         layouts: unread.chain([(position, Layout::Elements)]).collect(),

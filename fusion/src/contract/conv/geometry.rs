@@ -208,7 +208,7 @@ pub(super) fn whole(
         grid: [made.instances, 1, 1],
         tied,
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates: made.coordinates,
         layouts,
         schedule,

@@ -47,7 +47,7 @@ pub(super) fn of(
         grid,
         tied: vec![Tied::Operand(0), Tied::Result(0)],
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates: Vec::new(),
         layouts: vec![(0, filters.layout.clone())],
         schedule: String::new(),

@@ -63,7 +63,7 @@ pub(super) fn kernel(text: &str, grid: u32) -> BlockKernel {
         grid: [grid, 1, 1],
         tied,
         checks: false,
-        barrier: None,
+        neighbours_do_not_fit: false,
         coordinates: Vec::new(),
         layouts: Vec::new(),
         schedule: String::new(),

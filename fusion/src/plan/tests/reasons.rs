@@ -18,7 +18,7 @@ use neighbours::{
 use super::block_kernels::{ATOMIC, SQUARE, kernel};
 use super::memory::PICKED;
 use super::*;
-use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
+use crate::block_kernel::{BlockKernel, Layout, Tied};
 use crate::contract::{MatchFailure, Products, choose_products};
 use crate::enum_variants::{Variants, variants};
 use crate::graph::AtenCall;

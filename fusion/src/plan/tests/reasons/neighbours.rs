@@ -83,7 +83,7 @@ pub(super) fn products_and_their_neighbours(seen: &mut Seen) {
 pub(super) fn kernels_that_do_not_fit_with_their_neighbours(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
-    let y = g.custom(BlockKernel { barrier: Some(FusionBarrier::Tiles), ..kernel(SQUARE, 4) }, x);
+    let y = g.custom(BlockKernel { neighbours_do_not_fit: true, ..kernel(SQUARE, 4) }, x);
     let z = g.map(ScalarFn::Exp, &[y]);
     seen.said_of(g, &[z], expect!["cut: together their tiles are too large for the device"]);
 }
