@@ -9,13 +9,13 @@
 use std::fmt;
 
 use super::apply::Applied;
+use super::backend::Products;
 use super::call_kernels::Template;
 use super::choices::{has_unaligned_rows, templates};
 use super::epilogue::has_epilogue;
 use super::host::{Host, Vectors};
 use super::match_failure::MatchFailure;
 use super::price::predict;
-use super::products::Products;
 use super::{blocks, conv, product};
 use crate::block_kernel::{Compared, Declined};
 use crate::channels_last;

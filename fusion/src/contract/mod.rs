@@ -29,6 +29,7 @@
 mod accesses;
 mod apply;
 mod attention;
+mod backend;
 mod blocks;
 mod call_kernels;
 mod candidates;
@@ -50,7 +51,6 @@ mod prepack;
 mod prepacked_filters;
 mod price;
 mod product;
-mod products;
 mod pruning;
 mod repeated_heads;
 #[cfg(test)]
@@ -79,6 +79,7 @@ mod window_axis;
 mod windows;
 
 use self::apply::Applied;
+pub use self::backend::Products;
 pub use self::call_kernels::{OperandKernel, Template};
 use self::candidates::Choice;
 pub use self::candidates::{Candidate, Times};
@@ -86,7 +87,6 @@ use self::host::Host;
 pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;
-pub use self::products::Products;
 pub use self::repeated_heads::RepeatedHeads;
 use crate::block_kernel::Declined;
 use crate::channels_last;

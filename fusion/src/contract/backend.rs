@@ -1,4 +1,4 @@
-//! Who computes products.
+//! The backend of products: kernels of ours or libtorch, and how it is chosen.
 
 use std::fmt;
 use std::str::FromStr;
