@@ -26,6 +26,10 @@ def counts(plan):
     blocks = [(step, (step["schedule"] or {}).get("blocks", "")) for step in products]
     cut = [edge["verdict"] for edge in plan["edges"] if not edge["fused"]]
     priced = [verdict for verdict in cut if "us generated" in verdict or "in one kernel" in verdict]
+
+    def count(*reasons):
+        return sum(any(reason in verdict for reason in reasons) for verdict in cut)
+
     return {
         "contractions": len(products),
         "with neighbours": sum(len(step["operators"]) > 1 for step in products),
@@ -37,9 +41,11 @@ def counts(plan):
         "outer loops": len({json.dumps(step["outer_loop"]) for step in kernels if step["outer_loop"]}),
         "libtorch": sum(step["kind"] == "extern" for step in plan["steps"]),
         "edges cut by price": len(priced),
-        "norm in front": sum("no prologue" in verdict or "rows normalised" in verdict for verdict in cut),
-        "rows too wide": sum("is an epilogue only" in verdict for verdict in cut),
-        "product of a product": sum("of which a kernel computes one" in verdict for verdict in cut),
+        "norm in front": count("a reduction is no prologue", "a prologue behind them"),
+        "rows too wide": count("are wider than the"),
+        "other reductions": count("it reduces other dimensions than the rows"),
+        "rows not known": count("does not know which rows"),
+        "product of a product": count("of which a kernel computes one"),
     }
 
 
