@@ -46,12 +46,36 @@ fn table(row: &Row, text: &mut String) -> Result<()> {
         row.date,
         kernels.len(),
     );
-    for Kernel { kernel, operators, launches, predicted_us, measured_us } in kernels {
-        let ratio = predicted_us / measured_us;
-        let _ = writeln!(
-            text,
-            "| `{kernel}` | {operators} | {launches} | {predicted_us:.1} | {measured_us:.1} | {ratio:.2} |"
-        );
-    }
+    kernels.iter().for_each(|kernel| *text += &kernel.row());
     Ok(())
+}
+
+impl Kernel {
+    /// It as a row of a table. A dash stands for what was not predicted or not measured, and for their ratio then.
+    fn row(&self) -> String {
+        let Kernel { kernel, operators, launches, predicted_us, measured_us } = self;
+        let shown = |known: bool, number: f64, digits: usize| {
+            if known { format!("{number:.digits$}") } else { String::from("–") }
+        };
+        let [predicted, measured] = [*predicted_us, *measured_us].map(|us| us > 0.0);
+        let ratio = shown(predicted && measured, predicted_us / measured_us, 2);
+        let times = [shown(predicted, *predicted_us, 1), shown(measured, *measured_us, 1)].join(" | ");
+        format!("| `{kernel}` | {operators} | {launches} | {times} | {ratio} |\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kernel;
+
+    #[test]
+    fn what_was_not_measured_or_not_predicted_is_a_dash() {
+        let row = |predicted_us: f64, measured_us: f64| {
+            let (kernel, operators) = (String::from("fused_relu"), String::from("relu"));
+            Kernel { kernel, operators, launches: 2, predicted_us, measured_us }.row()
+        };
+        assert_eq!(row(3.0, 2.0), "| `fused_relu` | relu | 2 | 3.0 | 2.0 | 1.50 |\n");
+        assert_eq!(row(3.0, 0.0), "| `fused_relu` | relu | 2 | 3.0 | – | – |\n");
+        assert_eq!(row(0.0, 2.0), "| `fused_relu` | relu | 2 | – | 2.0 | – |\n");
+    }
 }
