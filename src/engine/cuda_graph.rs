@@ -576,3 +576,47 @@ fn copy_kernel(ordinal: u32, wide: bool) -> Result<Arc<cuda::Kernel>, Error> {
         Kernel::Host(_) => Err(Error::Internal(format!("{name} was compiled for the host"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tilefuse_fusion::pipeline::plan;
+    use tilefuse_fusion::{Profile, parse_graph};
+
+    use super::*;
+
+    const SUM: &str = "%1 = aten::cumsum(self=%0) : f32[300]@cuda:0";
+    const SECOND: &str = "%2 = aten::cumsum(self=%1) : f32[300]@cuda:0";
+
+    /// Why the plan of calls has no graph.
+    fn reason(mode: CudaGraphs, target: Target, calls: &[&str]) -> Option<String> {
+        let (last, calls) = (calls.len(), calls.join("\n"));
+        let text = format!("graph {{\n%0 = input 0 : f32[300]@cuda:0\n{calls}\noutputs %{last}\n}}");
+        let plan = plan(&parse_graph(&text).unwrap(), &Profile::gpu(132, 4200.0)).unwrap();
+        obstacle(mode, &plan, target)
+    }
+
+    #[test]
+    fn plans_without_graphs_say_why() {
+        let auto = |calls: &[&str]| reason(CudaGraphs::Auto, Target::Cuda(0), calls);
+        assert_eq!(auto(&[SUM, SECOND]), None);
+        let large = SECOND.replace("[300]", "[16777216]");
+        let why = [
+            reason(CudaGraphs::Auto, Target::Host, &[SUM, SECOND]),
+            reason(CudaGraphs::Off, Target::Cuda(0), &[SUM, SECOND]),
+            auto(&[SUM]),
+            auto(&[SUM, "%2 = aten::cumsum(self=%1) : f32[300]"]),
+            auto(&[SUM, "%2 = aten::bernoulli(self=%1) !random : f32[300]@cuda:0"]),
+            auto(&[SUM, "%2 = my::kernel(self=%1) : f32[300]@cuda:0"]),
+            auto(&[SUM, &large]),
+        ];
+        expect_test::expect![[r#"
+            the plan runs on the host
+            CUDA graphs are turned off
+            a single step is as quick without
+            a tensor is on the host
+            aten::bernoulli draws random numbers
+            my::kernel may do more than queue work
+            copying 64 MB of results would be dear"#]]
+        .assert_eq(&why.map(Option::unwrap_or_default).join("\n"));
+    }
+}
