@@ -138,6 +138,26 @@ fn every_reason_appears() {
         Verdict::Memory: a larger `Options::workspace_bytes` (`--workspace-bytes`), up to which a call may hold more than eager does
         Verdict::Slower: nothing that the cost model knows: one kernel would take 34950.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless
         Verdict::SlowerPrologue: nothing that the cost model knows: each block of columns would compute the prologue again, which takes 38.3 us more; the hint `together` (`Hint::together`, `--hint together=`) makes it nevertheless"#]].assert_eq(&remedies.join("\n"));
+    let calls: Vec<String> = seen.calls.iter().map(|(name, said)| format!("{name}: {said}")).collect();
+    expect![[r#"
+        MatchFailure::Device: no kernel for it is generated for its device
+        MatchFailure::ElementTypes: no kernel takes its element types
+        MatchFailure::HalfTypes: on a GPU kernels for it are generated of f16 and bf16 alone
+        MatchFailure::ImageStrides: no kernel takes the strides at which its images and filters lie
+        MatchFailure::Library: the option for products leaves it to libtorch
+        MatchFailure::Memory: its packed operands and partial sums would take 2097152 bytes, of at most 1048576
+        MatchFailure::NoTemplate: no template of a kernel fits its sizes, strides and arguments
+        MatchFailure::Sizes: no kernel takes so large sizes
+        MatchFailure::Small: no kernel takes so small sizes
+        MatchFailure::Strides: no kernel takes the strides at which its tensors lie
+        MatchFailure::Vector: no kernel computes products of a vector
+        NotLowered::Arguments: the operator's lowering does not take this overload, these arguments or element types
+        NotLowered::Device: it has a tensor on another device than the one that the plan's kernels run on
+        NotLowered::Operator: the operator has no lowering
+        NotLowered::Random: it draws random numbers, whose sequence is libtorch's
+        NotLowered::Tensors: kernels hold no tensors of its kinds
+        NotLowered::Writes: it writes its operands, and is no operator with results alone"#]]
+    .assert_eq(&calls.join("\n"));
 }
 
 /// The variants of reasons that plans gave.
@@ -146,6 +166,8 @@ struct Seen {
     names: FxHashSet<&'static str>,
     /// What would have to change, of the first that has each name.
     remedies: BTreeMap<&'static str, String>,
+    /// Why calls are left to libtorch, of the first that has each name.
+    calls: BTreeMap<&'static str, String>,
 }
 
 impl Seen {
@@ -196,9 +218,15 @@ impl Seen {
         self.remedies.entry(name).or_insert_with(|| remedy.to_owned());
     }
 
+    /// A call without kernel, of which a plan said why.
     fn declined(&mut self, why: &MatchFailure) {
-        self.names.insert(why.name());
+        self.call(why.name(), why.to_string());
         self.remedy(why.name(), why.remedy());
+    }
+
+    fn call(&mut self, name: &'static str, said: String) {
+        self.names.insert(name);
+        self.calls.entry(name).or_insert(said);
     }
 
     /// What is said of the edges of a graph on the host.
@@ -596,7 +624,7 @@ fn calls_that_are_not_lowered(seen: &mut Seen) {
         let text = format!("graph {{\n%0 = input 0 : f32[4,5]\n%1 = {line}\noutputs %1\n}}");
         let left = left_to_libtorch(&text, &Profile::host(2), Products::Generated);
         assert_eq!(left, [why.to_string()], "{text}");
-        seen.names.insert(why.name());
+        seen.call(why.name(), why.to_string());
     }
 }
 
