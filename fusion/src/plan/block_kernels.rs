@@ -174,8 +174,8 @@ impl Groups {
             Device::Cuda(_) => BlockRefusal::SharedMemory,
             Device::Cpu | Device::Other(_) => BlockRefusal::UnknownLoads,
         })?;
-        let order = row_major_order(&ty.shape, strides, &axes).ok_or(BlockRefusal::Order)?;
-        self.along(calls, inside, &[value], &axes, &order)
+        let order = row_major_order(&ty.shape, strides, &axes).filter(|order| !order.is_empty());
+        self.along(calls, inside, &[value], &axes, &order.ok_or(BlockRefusal::Order)?)
     }
 
     /// What is computed of a result of the call's: these roots, along the axes of its stores if these are known, else by the element's
