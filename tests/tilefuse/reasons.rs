@@ -47,13 +47,14 @@ fn whole_models_have_these_reasons() {
         text.push_str(&format!("{model} {input}\n"));
         reasons.iter().for_each(|(reason, count)| text.push_str(&format!("{count:6} {reason}\n")));
     }
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tilefuse/reasons.txt");
+    let file = crate::common::files().join("tests/tilefuse/reasons.txt");
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         return std::fs::write(file, text).unwrap();
     }
-    let expected = std::fs::read_to_string(file).unwrap();
+    let expected = std::fs::read_to_string(&file).unwrap();
     assert!(
         text == expected,
-        "{file} is out of date; UPDATE_EXPECT=1 writes it, and each reason in it is true:\n{text}"
+        "{} is out of date; UPDATE_EXPECT=1 writes it, and each reason in it is true:\n{text}",
+        file.display()
     );
 }

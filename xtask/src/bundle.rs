@@ -31,8 +31,9 @@ const RUN: &str = include_str!("bundle/run.sh");
 const TESTS: &str = include_str!("bundle/tests.py");
 
 /// Files, and folders of files, of the repository that tests read.
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "kernels",
+    "tests/tilefuse/reasons.txt",
     "tests/tilefuse/samples.txt",
     "tests/tilefuse/layers.pt",
     "tests/tilefuse/nvtx_log.c",
@@ -232,6 +233,28 @@ mod tests {
             { "name": "b", "metadata": null },
         ] });
         assert_eq!(declared(&metadata), ["a-lib", "a-ptx"].map(String::from).into());
+    }
+
+    /// All that tests read by `files()`, but what they do without where it is not there.
+    #[test]
+    fn files_that_tests_read_are_in_a_bundle() {
+        const OPTIONAL: [&str; 1] = ["README.md"];
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tilefuse"));
+        let mut found = 0;
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            for rest in text.split("files().join(\"").skip(1) {
+                let name = rest.split('"').next().unwrap();
+                let is_packed = FILES.iter().any(|file| Path::new(name).starts_with(file));
+                assert!(is_packed || OPTIONAL.contains(&name), "{}: {name}", path.display());
+                found += 1;
+            }
+        }
+        assert!(found > 5, "{found} files");
     }
 
     /// A bundle of shell scripts in the place of test programs, and what `run.sh --tests` says of it last.
