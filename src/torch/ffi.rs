@@ -205,6 +205,13 @@ unsafe extern "C" {
     pub(super) fn tf_pool_close(pool: *mut RawPool) -> *mut c_char;
     pub(super) fn tf_pool_drop(pool: *mut RawPool);
     pub(super) fn tf_empty_cache() -> *mut c_char;
+    pub(super) fn tf_cuda_memory(
+        device: i8,
+        restart: bool,
+        allocated: *mut i64,
+        peak: *mut i64,
+        reserved: *mut i64,
+    ) -> *mut c_char;
     pub(super) fn tf_ranges() -> bool;
     pub(super) fn tf_range_push(name: *const c_char) -> *mut c_char;
     pub(super) fn tf_range_pop() -> *mut c_char;

@@ -50,6 +50,29 @@ impl OpenPool {
     }
 }
 
+/// What libtorch's allocator has of a CUDA device, in bytes.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CudaMemory {
+    /// What tensors have.
+    pub allocated: i64,
+    /// The most that they have had since the peak was started anew.
+    pub peak: i64,
+    /// What they have, and what is kept for others.
+    pub reserved: i64,
+}
+
+/// The same of a device now; `restart` starts the peak anew behind it. CUDA must be available.
+#[doc(hidden)]
+pub fn cuda_memory(device: i8, restart: bool) -> Result<CudaMemory, Error> {
+    let CudaMemory { mut allocated, mut peak, mut reserved } = CudaMemory::default();
+    // SAFETY: the three places have room for the answer.
+    check(unsafe {
+        ffi::tf_cuda_memory(device, restart, &raw mut allocated, &raw mut peak, &raw mut reserved)
+    })?;
+    Ok(CudaMemory { allocated, peak, reserved })
+}
+
 /// Gives memory of GPUs that libtorch keeps, and that no tensor has, back to the driver, if libtorch's CUDA part is loaded.
 pub(crate) fn empty_cuda_cache() {
     // SAFETY: it frees what nothing uses. An error says that there is no such memory.

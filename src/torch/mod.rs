@@ -37,6 +37,7 @@ pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
 pub(crate) use global_state::libtorch;
 pub use global_state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
+pub use graph_pool::{CudaMemory, cuda_memory};
 pub(crate) use graph_pool::{GraphPool, OpenPool, empty_cuda_cache};
 pub(crate) use handle::Weak;
 pub use large_pages::release_memory;

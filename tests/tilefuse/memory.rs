@@ -1,9 +1,10 @@
 //! How much memory a call holds, beside eager.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
+use tilefuse::torch::cuda_memory;
 use tilefuse_models::{ZooEntry, zoo};
 
-use crate::common::{F32, device, on_cpu, setup};
+use crate::common::{F32, device, is_alone, on_cpu, setup, skipped};
 
 /// Beyond eager's peak: parts of sums over a whole tensor, for which a reduction has two kernels; each thread, or multiprocessor, has some.
 fn parts() -> u64 {
@@ -79,11 +80,12 @@ fn parallel_layer(x: &[Tensor]) -> Vec<Tensor> {
     let turned = each / 4;
     let angle = Tensor::arange(rows, *F32).unsqueeze(1) * Tensor::arange(turned / 2, *F32).exp().reciprocal();
     let angle = Tensor::cat(&[&angle, &angle], -1);
+    let (cos, sin) = (angle.cos().to_kind(x[0].kind()), angle.sin().to_kind(x[0].kind()));
     let rotary = |t: &Tensor| {
         let (some, rest) = (t.narrow(3, 0, turned), t.narrow(3, turned, each - turned));
         let half = turned / 2;
         let other = Tensor::cat(&[-some.narrow(3, half, half), some.narrow(3, 0, half)], -1);
-        Tensor::cat(&[some * angle.cos() + other * angle.sin(), rest], -1)
+        Tensor::cat(&[some * &cos + other * &sin, rest], -1)
     };
     let (q, k) = (rotary(&qkv[0]), rotary(&qkv[1]));
     let y = Tensor::scaled_dot_product_attention(&q, &k, &qkv[2], NONE, 0.0, true, None, false);
@@ -92,36 +94,144 @@ fn parallel_layer(x: &[Tensor]) -> Vec<Tensor> {
     vec![wide + y + &x[0]]
 }
 
-/// What models exported from elsewhere do: the plan holds no more than eager, and computes the same.
+type Model = fn(&[Tensor]) -> Vec<Tensor>;
+
+/// What models exported from elsewhere do, and inputs of so many rows.
+fn other_models(rows: i64, kind: Kind) -> [(&'static str, Model, Vec<Tensor>); 2] {
+    let draw = |shape: &[i64]| Tensor::randn(shape, *F32) * (0.3 / (shape[shape.len() - 1] as f64).sqrt());
+    let square = || draw(&[128, 128]);
+    let x = || Tensor::randn([2, rows, 128], *F32);
+    let places = Tensor::randn([1, 512, 128], *F32);
+    let cases: [(&str, Model, Vec<Tensor>); 2] = [
+        ("disentangled", disentangled, vec![x(), square(), square(), square(), places]),
+        (
+            "parallel",
+            parallel_layer,
+            vec![x(), draw(&[384, 128]), square(), draw(&[512, 128]), draw(&[128, 512])],
+        ),
+    ];
+    cases.map(|(name, model, inputs)| (name, model, inputs.iter().map(|t| t.to_kind(kind)).collect()))
+}
+
+/// The plan holds no more than eager, and computes the same.
 #[test]
 fn plans_of_other_models_hold_no_more_than_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
     let _threads = crate::common::THREADS.read();
-    let draw = |shape: &[i64]| Tensor::randn(shape, *F32) * (0.3 / (shape[shape.len() - 1] as f64).sqrt());
-    let square = || draw(&[128, 128]);
-    type Model = fn(&[Tensor]) -> Vec<Tensor>;
-    for rows in [64, 100, 256] {
-        let x = || Tensor::randn([2, rows, 128], *F32);
-        let places = Tensor::randn([1, 512, 128], *F32);
-        let cases: [(&str, Model, Vec<Tensor>); 2] = [
-            ("disentangled", disentangled, vec![x(), square(), square(), square(), places]),
-            (
-                "parallel",
-                parallel_layer,
-                vec![x(), draw(&[384, 128]), square(), draw(&[512, 128]), draw(&[128, 512])],
-            ),
-        ];
-        for (name, model, inputs) in cases {
+    for (rows, kind) in [(64, Kind::Float), (100, Kind::Float), (256, Kind::Float), (256, Kind::BFloat16)] {
+        for (name, model, inputs) in other_models(rows, kind) {
             let fused = tilefuse::fuse(model);
             let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
             let (ours, eager) = (plan.peak_bytes_fused, plan.peak_bytes_eager);
             // What launches of several kernels may hold always.
             let most = (eager + parts()).max(1 << 20);
-            assert!(ours <= most, "{name} of {rows}: {ours} bytes, {eager} eager: {plan}");
+            assert!(ours <= most, "{name} of {rows} in {kind:?}: {ours} bytes, {eager} eager: {plan}");
             let (ours, eager) = (fused.call(&inputs).unwrap(), model(&inputs));
-            assert!(ours[0].allclose(&eager[0], 1e-4, 1e-4, false), "{name} of {rows}");
+            assert!(near(&ours[0], &eager[0]), "{name} of {rows} in {kind:?}");
         }
+    }
+}
+
+/// Whether two tensors are near each other for their type.
+fn near(a: &Tensor, b: &Tensor) -> bool {
+    let (relative, absolute) = if b.kind() == Kind::Float { (1e-4, 1e-4) } else { (5e-2, 5e-2) };
+    a.kind() == b.kind()
+        && a.to_kind(Kind::Float).allclose(&b.to_kind(Kind::Float), relative, absolute, false)
+}
+
+/// The GPU that the tests run on; says so where they run on the CPU.
+fn gpu() -> Option<i8> {
+    let Device::Cuda(ordinal) = device() else {
+        skipped("the allocator of a GPU is asked");
+        return None;
+    };
+    Some(ordinal as i8)
+}
+
+/// The most that libtorch's allocator has given out in a call, with its results, beyond `held`.
+fn peak_of_call(gpu: i8, held: i64, call: impl FnOnce() -> Vec<Tensor>) -> i64 {
+    cuda_memory(gpu, true).unwrap();
+    let results = call();
+    let peak = cuda_memory(gpu, false).unwrap().peak - held;
+    drop(results);
+    peak
+}
+
+/// By what the allocator itself counts, which knows of what libtorch's calls take inside, too.
+#[test]
+fn calls_on_a_gpu_take_no_more_of_the_allocator_than_eager() {
+    let Some(gpu) = gpu() else { return };
+    if !is_alone("memory::calls_on_a_gpu_take_no_more_of_the_allocator_than_eager") {
+        return;
+    }
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let cases = [(4, Kind::Float), (8, Kind::Float), (4, Kind::BFloat16), (8, Kind::BFloat16)];
+    for (times, kind) in cases {
+        for (name, model, mut inputs) in other_models(256, kind) {
+            inputs[0] = inputs[0].repeat([times, 1, 1]);
+            // What libraries keep from their first call on.
+            let eager_result = model(&inputs);
+            let held = cuda_memory(gpu, false).unwrap().allocated;
+            let eager = (0..2).map(|_| peak_of_call(gpu, held, || model(&inputs))).max().unwrap();
+            let options = tilefuse::Options { cuda_graphs: tilefuse::CudaGraphs::Off, ..Default::default() };
+            let fused = tilefuse::fuse_with(model, options);
+            drop(fused.call(&inputs).unwrap());
+            // What the plan keeps between calls counts.
+            let ours =
+                (0..3).map(|_| peak_of_call(gpu, held, || fused.call(&inputs).unwrap())).max().unwrap();
+            println!("{name}, {times} times, in {kind:?}: {ours} bytes, {eager} eager");
+            assert!(
+                ours <= (eager + parts() as i64).max(1 << 20),
+                "{name}, {times} times, in {kind:?}: {ours}, {eager}"
+            );
+            assert!(
+                near(&fused.call(&inputs).unwrap()[0], &eager_result[0]),
+                "{name}, {times} times, in {kind:?}"
+            );
+            assert_eq!(fused.stats().fused_calls, 4, "{name}: {:?}", fused.stats());
+        }
+    }
+}
+
+/// Plans, their workspaces and the pools of their CUDA graphs.
+#[test]
+fn clear_gives_memory_of_a_gpu_back() {
+    let Some(gpu) = gpu() else { return };
+    if !is_alone("memory::clear_gives_memory_of_a_gpu_back") {
+        return;
+    }
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for cuda_graphs in [tilefuse::CudaGraphs::Off, tilefuse::CudaGraphs::Always] {
+        let options = tilefuse::Options { max_signatures: 8, cuda_graphs, ..Default::default() };
+        let fused = tilefuse::fuse_with(
+            |x: &[Tensor]| vec![x[0].softmax(-1, Kind::Float).cumsum(0, None) * &x[0]],
+            options,
+        );
+        let call = |length: i64| {
+            let x = [Tensor::randn([16 * length, 1 << 14], *F32)];
+            // As often as makes a plan worth compiling: else others would run eager.
+            (0..9).for_each(|_| drop(fused.call(&x).unwrap()));
+        };
+        // What libtorch keeps for itself comes with the first ones.
+        (1..=2).for_each(call);
+        fused.clear();
+        let before = cuda_memory(gpu, false).unwrap();
+        (3..=20).for_each(call);
+        let used = cuda_memory(gpu, false).unwrap();
+        fused.clear();
+        let cleared = cuda_memory(gpu, false).unwrap();
+        println!("{cuda_graphs:?}: {before:?}, {used:?} after 18 lengths, {cleared:?} after clear");
+        assert!(used.reserved > before.reserved + (16 << 20), "{cuda_graphs:?}: {before:?}, {used:?}");
+        // A segment of small tensors.
+        let slack = 2 << 20;
+        assert!(cleared.allocated <= before.allocated + slack, "{cuda_graphs:?}: {before:?}, {cleared:?}");
+        assert!(cleared.reserved <= before.reserved + slack, "{cuda_graphs:?}: {before:?}, {cleared:?}");
+        assert!(fused.stats().evictions > 0, "{:?}", fused.stats());
+        call(3);
+        assert!(fused.stats().eager_calls.is_empty(), "{:?}", fused.stats());
     }
 }
 

@@ -83,6 +83,17 @@ char* tf_empty_cache() {
   return guarded([] { allocator()->emptyCache(); });
 }
 
+// Bytes of a CUDA device that tensors have, the most that they have had since the last call with `restart`, and what is kept of it.
+char* tf_cuda_memory(int8_t device, bool restart, int64_t* allocated, int64_t* peak, int64_t* reserved) {
+  return guarded([&] {
+    const auto stats = allocator()->getDeviceStats(device);
+    *allocated = stats.allocated_bytes[0].current;
+    *peak = stats.allocated_bytes[0].peak;
+    *reserved = stats.reserved_bytes[0].current;
+    if (restart) allocator()->resetPeakStats(device);
+  });
+}
+
 }  // extern "C"
 
 #else
@@ -100,6 +111,10 @@ char* tf_pool_close(Pool*) { return nullptr; }
 void tf_pool_drop(Pool*) {}
 
 char* tf_empty_cache() { return nullptr; }
+
+char* tf_cuda_memory(int8_t, bool, int64_t*, int64_t*, int64_t*) {
+  return guarded([&] { TORCH_CHECK(false, "Tilefuse was built without CUDA's headers"); });
+}
 
 }  // extern "C"
 
