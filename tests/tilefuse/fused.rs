@@ -186,6 +186,38 @@ fn a_call_that_fails_is_counted_and_runs_the_model() {
     );
 }
 
+/// By an operator of libtorch that looks at its operand and refuses it, which a GPU survives.
+#[test]
+fn an_operator_that_refuses_its_operand_is_counted_and_the_model_runs() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let model = |x: &Tensor| {
+        let factor = (x * 2.0 + 1.0).f_linalg_cholesky(false);
+        factor.map_or_else(|_| x.ones_like(), |factor| factor.exp())
+    };
+    let fused = tilefuse::fuse(nn::func(model));
+    let good = Tensor::eye(4, *F32);
+    let bad = -&good;
+    let _ = fused.forward(&good);
+    for _ in 0..3 {
+        assert!(close(&fused.forward(&good), &model(&good)));
+        assert!(fused.forward(&bad).equal(&bad.ones_like()));
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls), (1, 3), "{stats:?}");
+    let failed: Vec<_> = stats.failed_calls.iter().collect();
+    let [(error, 3)] = failed[..] else { panic!("{stats:?}") };
+    assert!(error.contains("is not positive-definite"), "{error}");
+    let note = fused.explain(&good).unwrap().note;
+    assert_eq!(note, Some(format!("3 calls of plans failed, as with: {error}")));
+    let eager: Vec<_> = stats.eager_calls.iter().collect();
+    let [(reason, 3)] = eager[..] else { panic!("{stats:?}") };
+    assert!(
+        reason.starts_with(&format!("the plan failed: {error}: where the model fails by itself")),
+        "{reason}"
+    );
+}
+
 #[test]
 fn reasons_say_what_to_change() {
     crate::common::setup();
