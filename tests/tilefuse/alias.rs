@@ -336,31 +336,33 @@ fn numbers(name: &str, list: &[i64]) -> Vec<Arg> {
 #[test]
 fn dimensions_of_every_rank() {
     let shapes: [&[i64]; 7] = [&[], &[3], &[0], &[2, 3], &[0, 3], &[2, 1], &[2, 3, 2]];
-    for (name, count) in TAKING_DIMS.iter().copied() {
-        for shape in shapes {
-            let x = iota(shape, Device::Cpu);
-            let every = (0..7i64.pow(count as u32))
-                .map(|mut n| (0..count).map(|_| (n % 7 - 3, n /= 7).0).collect::<Vec<i64>>());
-            let valid: Vec<Vec<Arg>> = every
-                .map(|list| numbers(name, &list))
-                .filter(|args| call(name, &x, args).is_some())
-                .step_by(1 + count * count / 4)
-                .collect();
-            if valid.is_empty() {
-                continue;
-            }
-            let calls = [vec![x.copy()], vec![x.copy()], vec![x.copy()]];
-            let model = move |_: &[Tensor], x: &[Tensor]| -> Vec<Tensor> {
-                let y = &x[0] * 2.0;
-                let of = |x: &Tensor| {
-                    valid.iter().flat_map(|args| call(name, x, args).unwrap()).collect::<Vec<_>>()
-                };
-                let added = of(&y).into_iter().map(|t| t + 1);
-                of(&x[0]).into_iter().chain(of(&y)).chain(added).collect()
-            };
-            beside_eager(&[], &calls, &model);
+    for device in devices() {
+        for (name, count) in TAKING_DIMS.iter().copied() {
+            shapes.into_iter().for_each(|shape| dimensions_of(name, count, &iota(shape, device)));
         }
     }
+}
+
+/// An operator with the dimensions, in and out of range, that eager takes for a tensor of this shape.
+fn dimensions_of(name: &str, count: usize, x: &Tensor) {
+    let every = (0..7i64.pow(count as u32))
+        .map(|mut n| (0..count).map(|_| (n % 7 - 3, n /= 7).0).collect::<Vec<i64>>());
+    let valid: Vec<Vec<Arg>> = every
+        .map(|list| numbers(name, &list))
+        .filter(|args| call(name, x, args).is_some())
+        .step_by(1 + count * count / 4)
+        .collect();
+    if valid.is_empty() {
+        return;
+    }
+    let calls = [vec![x.copy()], vec![x.copy()], vec![x.copy()]];
+    let model = |_: &[Tensor], x: &[Tensor]| -> Vec<Tensor> {
+        let y = &x[0] * 2.0;
+        let of = |x: &Tensor| valid.iter().flat_map(|args| call(name, x, args).unwrap()).collect::<Vec<_>>();
+        let added = of(&y).into_iter().map(|t| t + 1);
+        of(&x[0]).into_iter().chain(of(&y)).chain(added).collect()
+    };
+    beside_eager(&[], &calls, &model);
 }
 
 #[test]

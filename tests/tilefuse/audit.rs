@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Audit, Fused, Options};
+use tilefuse::{Audit, CudaGraphs, Fused, Options};
 
-use crate::common::{devices, setup};
+use crate::common::{devices, has_gpu, setup};
 
 /// The environment turns audits off for other tests.
 fn options(audit: Audit) -> Options {
@@ -122,6 +122,38 @@ fn a_flag_a_counter_an_index_and_a_constant_are_found() {
         let reason = follow(&constant, device, 5, change).unwrap();
         assert!(reason.contains("f32[6]") && reason.contains("with contents"), "{reason}");
         assert_eq!(constant.stats().fused_calls, 0);
+    }
+}
+
+/// The call that is due is recorded whether the ones before it launched a graph or not.
+#[test]
+fn a_flag_that_changes_while_cuda_graphs_run_is_found() {
+    setup();
+    if !has_gpu() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    // The second call is an audit in both, for its input is another tensor.
+    for (audit, changed, fused_calls) in [(Audit::Every(5), 5, 2), (Audit::Exponential, 8, 4)] {
+        let of = |device: Device| {
+            let flag = Cell::new(false);
+            let options = Options { cuda_graphs: CudaGraphs::Always, ..options(audit) };
+            let model = |x: &[Tensor]| {
+                let y = x[0].softmax(-1, Kind::Float).cumsum(0, Kind::Float);
+                vec![if flag.get() { y.exp() } else { y.relu() * 2.0 }]
+            };
+            let fused = tilefuse::fuse_with(model, options);
+            let reason = follow(&fused, device, 12, |call| flag.set(call >= changed)).unwrap();
+            let stats = fused.stats();
+            assert_eq!(stats.fused_calls, fused_calls, "{device:?}: {stats:?}");
+            assert_eq!(stats.eager_calls[&reason], 12 - changed, "{device:?}: {stats:?}");
+            assert_eq!(stats.graph_calls > 0, device.is_cuda(), "{device:?}: {stats:?}");
+            (reason, stats.audits)
+        };
+        let [on_cpu, on_gpu] = [Device::Cpu, Device::Cuda(0)].map(of);
+        assert_eq!(on_gpu, on_cpu, "{audit:?}");
+        let (reason, _) = on_gpu;
+        assert!(reason.contains("aten::exp") && reason.contains("was aten::relu"), "{reason}");
     }
 }
 

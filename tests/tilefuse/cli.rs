@@ -441,6 +441,52 @@ fn models_that_draw_random_numbers_draw_the_same_fused() {
     assert!(outcome["err_vs_f64_eager"].as_f64().unwrap() < 1e-4, "{outcome}");
 }
 
+/// Draws in several types, of which `rrelu` keeps the numbers that it draws to itself.
+fn drawing(x: &Tensor) -> Vec<Tensor> {
+    let noise = x.randint_like(9) + x.rand_like();
+    let leaky = (x - 0.5).rrelu(true) * 2.0;
+    let dropped = x.dropout(0.5, true) * 3.0;
+    let negated = x.sigmoid().bernoulli().neg();
+    let in_place = (x * 2.0).normal_(1.0, 2.0) + x;
+    vec![Tensor::cat(&[noise * 2.0, leaky.tanh(), dropped, negated, in_place], 1)]
+}
+
+#[test]
+fn models_whose_activations_draw_draw_the_same_fused() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = Tensor::rand([4, 32], (Kind::Float, Device::Cpu));
+    let alone = traced(folder.path(), &x, |x| vec![(x - 0.5).rrelu(true) * 2.0 + 1.0]);
+    let check = |outcome: serde_json::Value| {
+        assert_eq!(outcome["ok"], true, "{outcome}");
+        for who in ["err_vs_f64_eager", "err_vs_f64_fused"] {
+            assert!(outcome[who].as_f64().unwrap() < 1e-4, "{outcome}");
+        }
+        assert!(outcome["runs_eager"].is_null(), "{outcome}");
+    };
+    check(compared(&[&alone, "--input", "f32[4,32]"]));
+    let file = traced(folder.path(), &x, drawing);
+    check(compared(&[&file, "--input", "f32[4,32]"]));
+    check(compared(&[&file, "--input", "f32[64,100]"]));
+}
+
+#[test]
+fn models_that_draw_random_numbers_draw_the_same_fused_on_a_gpu() {
+    if !crate::common::has_gpu() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let x = Tensor::rand([4, 32], (Kind::Float, Device::Cpu));
+    let file = traced(folder.path(), &x, drawing);
+    for input in ["f32[4,32]", "f32[64,100]"] {
+        let outcome = compared(&[&file, "--input", input, "--device", "cuda"]);
+        assert_eq!((&outcome["ok"], &outcome["device"]), (&true.into(), &"cuda".into()), "{outcome}");
+        for who in ["err_vs_f64_eager", "err_vs_f64_fused"] {
+            assert!(outcome[who].as_f64().unwrap() < 1e-4, "{outcome}");
+        }
+        assert!(outcome["runs_eager"].is_null(), "{outcome}");
+    }
+}
+
 #[test]
 fn traced_models_with_constants_are_judged_in_f64() {
     let folder = tempfile::tempdir().unwrap();

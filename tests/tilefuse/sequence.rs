@@ -1,12 +1,13 @@
 //! One fused model over many calls, with something changed in between: each call must do what eager does then.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use tch::nn::{self, Module, ModuleT, OptimizerConfig};
 use tch::{Kind, Tensor};
-use tilefuse::{Fused, Options};
+use tilefuse::{Audit, Fused, Options};
 
-use crate::common::{F32, device, on_cpu};
+use crate::common::{F32, device, has_gpu, on_cpu};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -226,7 +227,7 @@ fn threads_call_one_plan_at_once() {
 }
 
 #[test]
-fn grad_mode_and_inference_mode_switch_between_calls() {
+fn grad_mode_switches_between_calls() {
     crate::common::setup();
     let fused = tilefuse::fuse(block as Function);
     let x = draw(&[4, 6]);
@@ -241,6 +242,81 @@ fn grad_mode_and_inference_mode_switch_between_calls() {
         assert!(!y.requires_grad());
     }
     assert_eq!(fused.stats().eager_calls.values().sum::<u64>(), 3, "{:?}", fused.stats());
+}
+
+/// tch casts on GPUs alone, but its switch is seen for models on the CPU too.
+#[test]
+fn calls_that_cast_by_themselves_run_eager_with_a_reason() {
+    crate::common::setup();
+    if !has_gpu() {
+        // tch turns nothing on then.
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let product: Function = |x| vec![x[0].matmul(&x[1]).relu() * 2.0];
+    let fused = tilefuse::fuse(product);
+    let kind = if on_cpu() { Kind::Float } else { Kind::Half };
+    for round in 0..3 {
+        let inputs = [draw(&[4, 6]), draw(&[6, 5])];
+        tch::autocast(true, || {
+            assert_eq!(product(&inputs)[0].kind(), kind);
+            same(&fused, &inputs, &format!("round {round}, casting"));
+        });
+        same(&fused, &inputs, &format!("round {round}"));
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls), (1, 2), "{stats:?}");
+    let reason = "autocast is on: convert the model's weights and inputs instead";
+    assert_eq!(stats.eager_calls, BTreeMap::from([(String::from(reason), 3)]));
+    let explained = tch::autocast(true, || fused.explain_with(&[draw(&[4, 6]), draw(&[6, 5])], |m, x| m(x)));
+    assert!(matches!(explained, Err(tilefuse::Error::RunsEager(found)) if found == reason));
+}
+
+#[test]
+fn a_fused_model_in_another_runs_eager_with_a_reason() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let inner = tilefuse::fuse(|x: &[Tensor]| vec![(&x[0] * 2.0).exp()]);
+    let outer = tilefuse::fuse(|x: &[Tensor]| vec![inner.call(x).unwrap().remove(0) + 1.0]);
+    for round in 0..4 {
+        let x = [draw(&[5, 3])];
+        let ours = outer.call(&x).unwrap();
+        assert!(close(&ours[0], &((&x[0] * 2.0).exp() + 1.0)), "round {round}");
+    }
+    let (outer, inner) = (outer.stats(), inner.stats());
+    assert_eq!((outer.captures, outer.fused_calls, outer.eager_calls.len()), (1, 3, 0), "{outer:?}");
+    let reason = "another model is being captured: fuse one of them only";
+    assert_eq!(inner.eager_calls, BTreeMap::from([(String::from(reason), 1)]));
+    assert_eq!((inner.captures, inner.fused_calls), (0, 0), "{inner:?}");
+}
+
+/// A first call that records gradients is compared before its plan may run; where it cannot be, no plan does.
+#[test]
+fn what_was_captured_while_gradients_were_recorded_runs_eager_with_a_reason() {
+    crate::common::setup();
+    for audit in [Audit::Never, Audit::Exponential] {
+        let weight = draw(&[6]).set_requires_grad(true);
+        let held = weight.shallow_clone();
+        let options = Options { audit, ..Options::default() };
+        let fused = tilefuse::fuse_with(move |x: &[Tensor]| vec![(&x[0] * &held).exp()], options);
+        let x = draw(&[4, 6]);
+        let captured = fused.call(&[x.shallow_clone()]).unwrap().remove(0);
+        assert!(captured.requires_grad() && close(&captured, &(&x * &weight).exp()), "{audit:?}");
+        drop(captured);
+        let _no_grad = tch::no_grad_guard();
+        // The plan is for weights of another type now.
+        weight.shallow_clone().set_data(&weight.to_kind(Kind::Double));
+        for call in 0..4 {
+            let x = draw(&[4, 6]);
+            let ours = fused.call(&[x.shallow_clone()]).unwrap();
+            assert!(close(&ours[0], &(&x * &weight).exp()), "{audit:?}, call {call}");
+        }
+        let stats = fused.stats();
+        assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, 0, 0), "{stats:?}");
+        let reason = "captured while gradients were recorded, so that what the model keeps is not known: make the \
+                      first call under `tch::no_grad`";
+        assert_eq!(stats.eager_calls, BTreeMap::from([(String::from(reason), 4)]), "{audit:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tch::nn::{self, Module, ModuleT};
 use tch::{CModule, Device, IValue, Kind, Tensor};
-use tilefuse::{Forward, Fused, Locked, Values, fuse};
+use tilefuse::{Explanation, Forward, Fused, Locked, StepReport, Values, fuse};
 
 use crate::common::{THREADS, devices, setup};
 
@@ -236,6 +236,61 @@ fn modules_functions_and_structs_are_called_and_explained_alike() {
     assert_eq!(counts(&fused), (1, 3, 0));
 }
 
+/// What the steps of a plan read, by name, and the modules that they are of.
+fn named(plan: &Explanation) -> (Vec<&str>, Vec<&str>) {
+    let (mut read, mut of) = (Vec::new(), Vec::new());
+    for step in &plan.steps {
+        let (StepReport::Kernel { reads, modules, .. } | StepReport::Extern { reads, modules, .. }) = step;
+        read.extend(reads.iter().map(|tensor| tensor.name.as_str()));
+        of.extend(modules.iter().map(String::as_str));
+    }
+    (read, of)
+}
+
+#[test]
+fn weights_of_functions_and_structs_are_named() {
+    setup();
+    let _threads = THREADS.read();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let vs = nn::VarStore::new(device);
+        let mixer = Mixer { weight: (vs.root() / "mixer").ones("weight", &[8]) };
+        let fused = fuse(mixer).named(&vs);
+        let (a, b) = (draw(device), draw(device));
+        let added = Added(a.shallow_clone(), b.shallow_clone());
+        let multiplied = Multiplied(a.shallow_clone(), b.shallow_clone());
+        for plan in [fused.explain(&added).unwrap(), fused.explain(&multiplied).unwrap()] {
+            let (reads, modules) = named(&plan);
+            assert!(["input 0", "input 1", "mixer.weight"].iter().all(|name| reads.contains(name)), "{plan}");
+            assert!(modules.contains(&"mixer"), "{modules:?}: {plan}");
+        }
+        assert!(close(&fused.call(&added).unwrap(), &fused.model().run(&added)));
+        assert!(close(&fused.call(&multiplied).unwrap(), &fused.model().run(&multiplied)));
+
+        let (weight, bias) = {
+            let head = vs.root() / "head";
+            (head.randn("weight", &[8, 8], 0.0, 1.0), head.zeros("bias", &[8]))
+        };
+        let function = move |(x, y): &(Tensor, Option<Tensor>)| {
+            let product = x.linear(&weight, Some(&bias)).tanh();
+            (y.as_ref().map(|y| y + &product), product)
+        };
+        let fused = fuse(function).named(&vs);
+        let pair = (a.shallow_clone(), Some(b.shallow_clone()));
+        let plan = fused.explain(&pair).unwrap();
+        let (reads, modules) = named(&plan);
+        assert!(reads.contains(&"input 0") && reads.contains(&"input 1"), "{reads:?}: {plan}");
+        // The weight may be prepacked.
+        let is_read = |name: &&str| reads.iter().any(|read| read.starts_with(*name));
+        assert!(["head.weight", "head.bias"].iter().all(is_read), "{reads:?}: {plan}");
+        assert!(modules.contains(&"head"), "{modules:?}: {plan}");
+        for _ in 0..2 {
+            let ((sum, product), eager) = (fused.call(&pair).unwrap(), (fused.model())(&pair));
+            assert!(close(&product, &eager.1) && close(&sum.unwrap(), &eager.0.unwrap()));
+        }
+    }
+}
+
 /// A [`ModuleT`] that is no [`Module`].
 fn training_net(vs: &nn::VarStore) -> nn::SequentialT {
     let root = vs.root();
@@ -281,38 +336,40 @@ fn threads_share_a_model_without_unsafe_code() {
     fn shared<T: Sync + Send>(_: &T) {}
     setup();
     let _threads = THREADS.read();
-    let vs = nn::VarStore::new(Device::Cpu);
-    let net = nn::seq().add(nn::linear(vs.root(), 8, 8, Default::default())).add_fn(|x| x.relu() * 2.0);
-    let weight = Tensor::randn([8, 8], (Kind::Float, Device::Cpu));
-    let module = fuse(Locked::new(net)).named(&vs);
-    let function = fuse(Locked::new(move |(x, y): &(Tensor, Option<Tensor>)| {
-        (x.matmul(&weight).tanh(), y.as_ref().map(|y| y + 1.0))
-    }));
-    let plain = fuse(|x: &Tensor| x.softmax(-1, Kind::Float));
-    shared(&module);
-    shared(&function);
-    shared(&plain);
-    let eager = |x: &Tensor| module.model().lock().forward(x);
-    std::thread::scope(|scope| {
-        for thread in 0..4 {
-            let (module, function, plain) = (&module, &function, &plain);
-            let eager = &eager;
-            scope.spawn(move || {
-                let _no_grad = tch::no_grad_guard();
-                for round in 0..20 {
-                    let x = Tensor::randn([thread % 2 + 1, 8], (Kind::Float, Device::Cpu));
-                    assert!(close(&module.forward(&x), &eager(&x)));
-                    assert!(close(&plain.call(&x).unwrap(), &x.softmax(-1, Kind::Float)));
-                    let pair = (x.shallow_clone(), (round % 2 == 0).then(|| x.shallow_clone()));
-                    let (_, y) = function.call(&pair).unwrap();
-                    assert_eq!(y.map(|y| close(&y, &(&x + 1.0))), pair.1.map(|_| true));
-                }
-            });
+    for device in devices() {
+        let vs = nn::VarStore::new(device);
+        let net = nn::seq().add(nn::linear(vs.root(), 8, 8, Default::default())).add_fn(|x| x.relu() * 2.0);
+        let weight = Tensor::randn([8, 8], (Kind::Float, device));
+        let module = fuse(Locked::new(net)).named(&vs);
+        let function = fuse(Locked::new(move |(x, y): &(Tensor, Option<Tensor>)| {
+            (x.matmul(&weight).tanh(), y.as_ref().map(|y| y + 1.0))
+        }));
+        let plain = fuse(|x: &Tensor| x.softmax(-1, Kind::Float));
+        shared(&module);
+        shared(&function);
+        shared(&plain);
+        let eager = |x: &Tensor| module.model().lock().forward(x);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (module, function, plain) = (&module, &function, &plain);
+                let eager = &eager;
+                scope.spawn(move || {
+                    let _no_grad = tch::no_grad_guard();
+                    for round in 0..20 {
+                        let x = Tensor::randn([thread % 2 + 1, 8], (Kind::Float, device));
+                        assert!(close(&module.forward(&x), &eager(&x)));
+                        assert!(close(&plain.call(&x).unwrap(), &x.softmax(-1, Kind::Float)));
+                        let pair = (x.shallow_clone(), (round % 2 == 0).then(|| x.shallow_clone()));
+                        let (_, y) = function.call(&pair).unwrap();
+                        assert_eq!(y.map(|y| close(&y, &(&x + 1.0))), pair.1.map(|_| true));
+                    }
+                });
+            }
+        });
+        for (captures, fused, eager) in [counts(&module), counts(&function), counts(&plain)] {
+            assert_eq!((captures + fused, eager), (80, 0));
+            assert!(captures <= 4);
         }
-    });
-    for (captures, fused, eager) in [counts(&module), counts(&function), counts(&plain)] {
-        assert_eq!((captures + fused, eager), (80, 0));
-        assert!(captures <= 4);
     }
 }
 
