@@ -344,7 +344,7 @@ fn dimensions_of_every_rank() {
 }
 
 /// An operator with the dimensions, in and out of range, that eager takes for a tensor of this shape.
-fn dimensions_of(name: &str, count: usize, x: &Tensor) {
+fn dimensions_of(name: &'static str, count: usize, x: &Tensor) {
     let every = (0..7i64.pow(count as u32))
         .map(|mut n| (0..count).map(|_| (n % 7 - 3, n /= 7).0).collect::<Vec<i64>>());
     let valid: Vec<Vec<Arg>> = every
@@ -356,7 +356,7 @@ fn dimensions_of(name: &str, count: usize, x: &Tensor) {
         return;
     }
     let calls = [vec![x.copy()], vec![x.copy()], vec![x.copy()]];
-    let model = |_: &[Tensor], x: &[Tensor]| -> Vec<Tensor> {
+    let model = move |_: &[Tensor], x: &[Tensor]| -> Vec<Tensor> {
         let y = &x[0] * 2.0;
         let of = |x: &Tensor| valid.iter().flat_map(|args| call(name, x, args).unwrap()).collect::<Vec<_>>();
         let added = of(&y).into_iter().map(|t| t + 1);

@@ -190,11 +190,6 @@ fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
         &|| vec![dense(&[4], Device::Cpu).quantize_per_tensor(0.1, 10, Kind::QUInt8)],
         |x| vec![x[0].dequantize() * 2.0],
     );
-    check("quantised by channel", &one, |x| {
-        let scales = Tensor::from_slice(&[0.1f32, 0.2, 0.05, 0.3]);
-        let zeros = Tensor::from_slice(&[0i64, 3, -2, 1]);
-        vec![x[0].quantize_per_channel(&scales, &zeros, 0, Kind::QInt8).dequantize() * 2.0, x[0].exp() + 1.0]
-    });
     let by_channel = || {
         let scales = Tensor::from_slice(&[0.1f32, 0.2, 0.05, 0.3]);
         let zeros = Tensor::from_slice(&[0i64, 3, -2, 1]);
@@ -431,7 +426,7 @@ fn on_meta(t: &Tensor) -> Tensor {
 fn tensors_without_data_give_tensors_without_data() {
     let _no_grad = tch::no_grad_guard();
     let models: [Function; 3] = [
-        |x| vec![x[0].relu() * 2.0 + 1.0],
+        |x| vec![&x[0] * 2.0 + 1.0],
         |x| vec![x[0].matmul(&x[0].tr()).softmax(-1, Kind::Float), x[0].tr() + 1.0],
         |x| vec![x[0].shallow_clone().g_add_scalar_(1.0).sum_dim_intlist(1i64, false, Kind::Float)],
     ];

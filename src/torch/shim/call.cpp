@@ -141,12 +141,15 @@ void bump_version(const at::Tensor& t) {
 }
 
 void run_call(const Call& call, const at::Tensor* const* tensors, size_t n, std::vector<at::Tensor*>& out) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // In a recording, what counts writes and ties views to what they are of is a part of the call.
+  const bool recording = tf_recording();
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
+  if (!recording) below_autograd.emplace();
   Stack stack = call.args;
   Filler filler{call, tensors, n, 0};
   for (const Hole& h : call.holes) {
     stack[h.arg] = filler.fill(h);
-    if (call.written[h.arg] && h.kind == Hole::ONE) bump_version(stack[h.arg].toTensor());
+    if (!recording && call.written[h.arg] && h.kind == Hole::ONE) bump_version(stack[h.arg].toTensor());
   }
   TORCH_CHECK(filler.next == n, "too many tensors for ", call.op.schema().name());
   call.op.callBoxed(stack);

@@ -101,3 +101,6 @@ struct Call {
 // A tensor on the storage of `base`.
 at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType dtype, c10::IntArrayRef sizes,
                    c10::IntArrayRef strides);
+
+// Whether this thread records.
+extern "C" bool tf_recording();
