@@ -148,7 +148,8 @@ pub(super) fn neighbours_of_unaligned_products(seen: &mut Seen) {
         }",
         expect![[r#"
             cut: the block program reads the operand in place, by loads whose rows and columns the planner does not know
-            cut: the planner does not know which rows the block program stores at once, as a reduction of them needs"#]],
+            cut: the planner does not know which rows the block program stores at once, as a reduction of them needs
+            fused"#]],
     );
 }
 
