@@ -81,6 +81,8 @@ impl Signature {
                 "is a nested tensor: pass a padded one with a mask"
             } else if flags.contains(Flags::HIGH_RANK) {
                 "has more than 8 dimensions: flatten some of them"
+            } else if flags.contains(Flags::COPY_ON_WRITE) {
+                "is copied on write: pass a copy"
             } else {
                 return None;
             };

@@ -444,6 +444,11 @@ impl Recorder {
         let index = self.events.len();
         let (known, seen) = (self.storages.len(), self.seen.len());
         p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;
+        // A write gives the storage other memory, which kernels do not know.
+        let shares = self.seen.iter().skip(seen).any(|s| s.meta.flags.contains(Flags::COPY_ON_WRITE));
+        if shares && matches!(p.event.op.as_str(), "aten::_lazy_clone" | "_lazy_clone") {
+            self.refuse(&p.event.op, RefusalKind::CopyOnWrite);
+        }
         for created in self.storages.iter_mut().skip(known) {
             created.level = created.level.max(p.level);
         }

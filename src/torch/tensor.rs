@@ -84,6 +84,9 @@ impl Flags {
     /// address no other tensor.
     pub const PLAIN: Self = Self(32768);
 
+    /// Has memory that is copied at the first write to it.
+    pub const COPY_ON_WRITE: Self = Self(65536);
+
     /// Whether all of `other` hold.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -106,6 +109,7 @@ impl Flags {
             (Self::QUANTIZED, "quantised"),
             (Self::NESTED, "nested"),
             (Self::HIGH_RANK, "of high rank"),
+            (Self::COPY_ON_WRITE, "copied on write"),
             (Self::ODD, "wrapped, or a subclass"),
         ];
         let held: Vec<&str> =

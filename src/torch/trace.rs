@@ -214,6 +214,8 @@ pub enum RefusalKind {
     DataRead,
     /// The shape of a result depends on such data.
     DataShape,
+    /// Memory is shared until it is written.
+    CopyOnWrite,
     /// Memory of a computed tensor or an input was touched outside operators.
     MemoryAccess,
     /// Sizes, strides or storage of an existing tensor were changed.
@@ -266,6 +268,9 @@ impl RefusalKind {
                 "has a result whose shape depends on data",
                 "use a mask or `where` instead, or call it before or after the fused part",
             ),
+            RefusalKind::CopyOnWrite => {
+                ("shares memory until the first write to it", "use `copy`, which copies at once")
+            }
             RefusalKind::MemoryAccess => (
                 "the model touches the memory of an input or of a computed tensor",
                 "use operators instead of data pointers, or read the tensor after the fused part",

@@ -140,19 +140,35 @@ void bump_version(const at::Tensor& t) {
   if (t.defined() && !t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
 }
 
+// What the coming call of this thread writes, where it is recorded: a part of the recorded call.
+thread_local std::vector<at::Tensor> uncounted;
+
+void count_write(const at::Tensor& t) {
+  if (tf_recording()) uncounted.push_back(t);
+  else bump_version(t);
+}
+
+}  // namespace
+
+void count_writes() {
+  for (const at::Tensor& t : uncounted) bump_version(t);
+  uncounted.clear();
+}
+
+namespace {
+
 void run_call(const Call& call, const at::Tensor* const* tensors, size_t n, std::vector<at::Tensor*>& out) {
-  // In a recording, what counts writes and ties views to what they are of is a part of the call.
-  const bool recording = tf_recording();
-  std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
-  if (!recording) below_autograd.emplace();
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  uncounted.clear();
   Stack stack = call.args;
   Filler filler{call, tensors, n, 0};
   for (const Hole& h : call.holes) {
     stack[h.arg] = filler.fill(h);
-    if (!recording && call.written[h.arg] && h.kind == Hole::ONE) bump_version(stack[h.arg].toTensor());
+    if (call.written[h.arg] && h.kind == Hole::ONE) count_write(stack[h.arg].toTensor());
   }
   TORCH_CHECK(filler.next == n, "too many tensors for ", call.op.schema().name());
   call.op.callBoxed(stack);
+  count_writes();
   for (const IValue& v : stack) collect(v, out);
   if (call.keep_self_dtype && n > 0 && !out.empty() && out[0]->scalar_type() != tensors[0]->scalar_type())
     *out[0] = out[0]->to(tensors[0]->scalar_type());

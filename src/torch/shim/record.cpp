@@ -97,6 +97,7 @@ void record(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   }
   r->in_call = true;
   step(*r, [&] { report_call(*r, op, *stack); });
+  count_writes();
   try {
     op.redispatchBoxed(keys, stack);
   } catch (...) {

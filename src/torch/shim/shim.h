@@ -104,3 +104,6 @@ at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType 
 
 // Whether this thread records.
 extern "C" bool tf_recording();
+
+// Raises the versions of what the call that begins writes, where `tf_call_run` makes it.
+void count_writes();

@@ -49,7 +49,7 @@ constexpr int MAX_RANK = 8;
 enum Flag : uint32_t {
   REQUIRES_GRAD = 1, STRIDED = 2, CONJ = 4, NEG = 8, CONTIGUOUS = 16, META = 32, ODD = 64, INFERENCE = 128,
   HAS_STORAGE = 256, VIEW = 512, SPARSE = 1024, QUANTIZED = 2048, NESTED = 4096, HIGH_RANK = 8192,
-  WRAPPED_NUMBER = 16384, PLAIN = 32768
+  WRAPPED_NUMBER = 16384, PLAIN = 32768, COPY_ON_WRITE = 65536
 };
 
 // Above the flags lies the layout of tensors that are not plain.
@@ -119,7 +119,7 @@ uint32_t flags_of(const at::Tensor& t, c10::TensorImpl& impl, uint32_t mask = ~u
   uint32_t f = plain ? STRIDED : flags_of_odd(t, impl);
   if (impl.has_storage()) {
     f |= HAS_STORAGE;
-    if (c10::impl::cow::is_cow_data_ptr(impl.storage().data_ptr())) f |= ODD;
+    if (c10::impl::cow::is_cow_data_ptr(impl.storage().data_ptr())) f |= ODD | COPY_ON_WRITE;
   }
   if (mask & REQUIRES_GRAD && impl.requires_grad()) f |= REQUIRES_GRAD;
   if (impl.is_meta()) f |= META;
