@@ -358,6 +358,10 @@ impl Recorder {
         if call.is_opaque() {
             self.refuse(&s.op, RefusalKind::Internal);
         }
+        if s.op == "aten::_lazy_clone" {
+            // The first write gives a storage other memory than kernels know of.
+            self.refuse(&s.op, RefusalKind::CopyOnWrite);
+        }
         let random = draws_random_numbers(&s, &args);
         if random {
             self.check_generators(&s.op)?;
@@ -444,11 +448,6 @@ impl Recorder {
         let index = self.events.len();
         let (known, seen) = (self.storages.len(), self.seen.len());
         p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;
-        // A write gives the storage other memory, which kernels do not know.
-        let shares = self.seen.iter().skip(seen).any(|s| s.meta.flags.contains(Flags::COPY_ON_WRITE));
-        if shares && matches!(p.event.op.as_str(), "aten::_lazy_clone" | "_lazy_clone") {
-            self.refuse(&p.event.op, RefusalKind::CopyOnWrite);
-        }
         for created in self.storages.iter_mut().skip(known) {
             created.level = created.level.max(p.level);
         }

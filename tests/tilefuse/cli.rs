@@ -452,36 +452,20 @@ fn drawing(x: &Tensor) -> Vec<Tensor> {
 }
 
 #[test]
-fn models_that_draw_in_place_draw_the_same_fused() {
-    let folder = tempfile::tempdir().unwrap();
-    let x = Tensor::rand([4, 32], (Kind::Float, Device::Cpu));
-    let check = |outcome: serde_json::Value| {
-        assert_eq!(outcome["ok"], true, "{outcome}");
-        for who in ["err_vs_f64_eager", "err_vs_f64_fused"] {
-            assert!(outcome[who].as_f64().unwrap() < 1e-4, "{outcome}");
-        }
-        assert!(outcome["runs_eager"].is_null(), "{outcome}");
-    };
-    let file = traced(folder.path(), &x, drawing);
-    check(compared(&[&file, "--input", "f32[4,32]"]));
-    check(compared(&[&file, "--input", "f32[64,100]"]));
-}
-
-#[test]
-fn models_that_draw_random_numbers_draw_the_same_fused_on_a_gpu() {
-    if !crate::common::has_gpu() {
-        return;
-    }
+fn models_that_draw_in_place_draw_the_same_fused_on_every_device() {
     let folder = tempfile::tempdir().unwrap();
     let x = Tensor::rand([4, 32], (Kind::Float, Device::Cpu));
     let file = traced(folder.path(), &x, drawing);
-    for input in ["f32[4,32]", "f32[64,100]"] {
-        let outcome = compared(&[&file, "--input", input, "--device", "cuda"]);
-        assert_eq!((&outcome["ok"], &outcome["device"]), (&true.into(), &"cuda".into()), "{outcome}");
-        for who in ["err_vs_f64_eager", "err_vs_f64_fused"] {
-            assert!(outcome[who].as_f64().unwrap() < 1e-4, "{outcome}");
+    for device in crate::common::devices().iter().map(|device| if device.is_cuda() { "cuda" } else { "cpu" })
+    {
+        for input in ["f32[4,32]", "f32[64,100]"] {
+            let outcome = compared(&[&file, "--input", input, "--device", device]);
+            assert_eq!((&outcome["ok"], &outcome["device"]), (&true.into(), &device.into()), "{outcome}");
+            for who in ["err_vs_f64_eager", "err_vs_f64_fused"] {
+                assert!(outcome[who].as_f64().unwrap() < 1e-4, "{outcome}");
+            }
+            assert!(outcome["runs_eager"].is_null(), "{outcome}");
         }
-        assert!(outcome["runs_eager"].is_null(), "{outcome}");
     }
 }
 

@@ -45,13 +45,13 @@ const NO_END: u64 = 1 << 31;
 /// A size or a stride of a tensor: a number, or what a parameter of the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// It.
+    /// What it is in each launch.
     Number(u64),
-    /// The parameter at a position, an `i64`, times a number.
+    /// A parameter, an `i64`, times a factor.
     Param {
-        /// The position.
+        /// The parameter's position.
         param: usize,
-        /// The number.
+        /// What it is multiplied by.
         factor: u64,
     },
 }

@@ -64,7 +64,7 @@ pub(in crate::contract) fn on_host(
     let all = valid(graph, node, &read, host).into_iter();
     let all = all.map(|schedule| schedule.priced(&read.conv, profile)).collect();
     let built = prune(all, limits, |schedule: Schedule| schedule.template(graph, node, &read));
-    built.map_err(|why| if matches!(why, MatchFailure::Memory { .. }) { why } else { declined() })
+    built.map_err(|why| if why == MatchFailure::NoTemplate { declined() } else { why })
 }
 
 /// The schedules that a convolution may have on a host.
