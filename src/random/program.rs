@@ -117,6 +117,20 @@ impl OpCall {
         EXTREMA.contains(&name) || BOUNDS.contains(&self.name.as_str())
     }
 
+    /// Operands, by position, with 0 for subnormal numbers of `bf16`, if it is a product.
+    fn without_subnormals(&self, tensors: &[&Tensor], kinds: &HashMap<u32, Kind>) -> HashMap<usize, Tensor> {
+        let name = self.name.split('.').next().unwrap_or_default();
+        if !PRODUCTS.contains(&name) && !name.contains("conv") {
+            return HashMap::new();
+        }
+        let flushed = |(at, (id, t)): (usize, (u32, &&Tensor))| {
+            let is_strided = Meta::of(t).is_ok_and(|meta| meta.flags.contains(Flags::STRIDED));
+            let is_bf16 = is_strided && kinds.get(&id) == Some(&Kind::BFloat16) && t.is_floating_point();
+            is_bf16.then(|| (at, t.zeros_like().where_self(&t.abs().lt(f64::from(f32::MIN_POSITIVE)), t)))
+        };
+        self.reads().into_iter().zip(tensors).enumerate().filter_map(flushed).collect()
+    }
+
     /// Copies of operands, by position, that share memory with what it writes, where it writes elements in no certain order beside reading
     /// them: on a GPU.
     fn operands_apart(&self, tensors: &[&Tensor]) -> Result<HashMap<usize, Tensor>, Error> {
@@ -179,7 +193,8 @@ pub enum Mode<'a> {
     /// As `Double`, and each rounded result is changed by a random relative error of the type that it has in a native
     /// run: how large the rounding errors of a correct implementation may be.
     Noisy(&'a HashMap<u32, Kind>),
-    /// As `Noisy`, and a result beyond the range of that type is infinite.
+    /// As `Noisy`, a result beyond the range of that type is infinite, and subnormal `bf16` operands of products are 0, as
+    /// instructions for such products take them.
     Bounded(&'a HashMap<u32, Kind>),
     /// As it is written, and zeros and NaN that are a maximum or minimum get this number's sign: that of the larger or smaller
     /// of two zeros with different signs, and that of NaN, depends on where in a tensor they are.
@@ -422,7 +437,12 @@ impl OpCall {
             .iter()
             .map(|id| env.get(id).ok_or_else(|| unknown(*id)))
             .collect::<Result<Vec<_>, _>>()?;
-        let apart = self.operands_apart(&tensors)?;
+        let mut apart = self.operands_apart(&tensors)?;
+        if let Mode::Bounded(kinds) = mode
+            && !self.writes()
+        {
+            apart.extend(self.without_subnormals(&tensors, kinds));
+        }
         let tensors: Vec<&Tensor> =
             tensors.into_iter().enumerate().map(|(at, tensor)| apart.get(&at).unwrap_or(tensor)).collect();
         let results = match (call.run(&tensors), mode) {
@@ -519,6 +539,29 @@ const UNWRITTEN: &[&str] = &[
     "new_empty_strided",
     "resize_",
     "resize_as_",
+];
+
+/// Products, but for convolutions.
+const PRODUCTS: &[&str] = &[
+    "linear",
+    "mm",
+    "bmm",
+    "matmul",
+    "addmm",
+    "addbmm",
+    "baddbmm",
+    "mv",
+    "addmv",
+    "addr",
+    "dot",
+    "vdot",
+    "inner",
+    "tensordot",
+    "einsum",
+    "bilinear",
+    "linalg_multi_dot",
+    "chain_matmul",
+    "scaled_dot_product_attention",
 ];
 
 /// Products with an addend. Where both factors are 0, oneDNN multiplies memory that nobody wrote by 0.
