@@ -479,13 +479,18 @@ fn in_mode(arg: &Arg<u32>, mode: Mode<'_>) -> Arg<u32> {
 /// Changes a fresh or written floating-point result by a relative error of its native type, or of the operand's where the
 /// operator cancels, and by the range of that type if it is `bounded`.
 fn disturb(op: &OpCall, (tensor, operand): (&Tensor, Option<&Tensor>), native: Option<&Kind>, bounded: bool) {
-    let view = !op.writes() && tensor.is_floating_point() && is_view(op);
+    let rounds = tensor.is_floating_point() || tensor.is_complex();
+    let view = !op.writes() && rounds && is_view(op);
     let strided = Meta::of(tensor).is_ok_and(|meta| meta.flags.contains(Flags::STRIDED));
-    if view || !strided || !tensor.is_floating_point() || tensor.numel() == 0 {
+    if view || !strided || !rounds || tensor.numel() == 0 {
         return;
     }
     let epsilon = native.map_or(0.0, |k| epsilon(*k));
-    let error = || (tensor.rand_like() - 0.5) * (2.0 * epsilon);
+    // Of a complex number, either part has an error relative to the number.
+    let error = || match tensor.is_complex() {
+        true => ((tensor.rand_like().view_as_real() - 0.5) * (2.0 * epsilon)).view_as_complex(),
+        false => (tensor.rand_like() - 0.5) * (2.0 * epsilon),
+    };
     let factor = error() + 1.0;
     let absolute = operand.map(|operand| operand * error());
     let mut tensor = tensor.shallow_clone();
@@ -607,9 +612,9 @@ const VIEWS: &[&str] = &[
 /// Distance of 1 to the next number.
 fn epsilon(kind: Kind) -> f64 {
     match kind {
-        Kind::Half => 2f64.powi(-10),
+        Kind::Half | Kind::ComplexHalf => 2f64.powi(-10),
         Kind::BFloat16 => 2f64.powi(-7),
-        Kind::Float => 2f64.powi(-23),
+        Kind::Float | Kind::ComplexFloat => 2f64.powi(-23),
         _ => 2f64.powi(-52),
     }
 }
@@ -648,7 +653,10 @@ pub(super) fn kind_of(code: i8) -> Option<Kind> {
 
 /// Copies of storages, as the mode has them.
 pub fn copies(storages: &[Tensor], mode: Mode<'_>) -> Vec<Tensor> {
-    let copy = |t: &Tensor| if mode.kind(t.kind()) == t.kind() { t.copy() } else { t.to_kind(Kind::Double) };
+    let copy = |t: &Tensor| match (t.kind(), mode.kind(t.kind())) {
+        (from, to) if from == to => t.copy(),
+        (_, to) => t.to_kind(to),
+    };
     storages.iter().map(copy).collect()
 }
 

@@ -62,8 +62,8 @@ struct Wrong {
 
 impl Subject for Wrong {
     fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-        let wrong =
-            |t: Tensor| if t.is_floating_point() { &t + &t * self.relative + self.absolute } else { t };
+        let rounds = |t: &Tensor| t.is_floating_point() || t.is_complex();
+        let wrong = |t: Tensor| if rounds(&t) { &t + &t * self.relative + self.absolute } else { t };
         Ok((self.model)(inputs).into_iter().map(wrong).collect())
     }
 }
@@ -95,6 +95,10 @@ fn an_error_is_a_rounding_only_if_it_is_small() {
     assert!(matches!(exp("f32", 5e-4), Outcome::Rounding(_)), "{:?}", exp("f32", 5e-4));
     // Bits that every implementation has.
     assert!(matches!(of("f32", "%1! = neg(%0)", 1e-4, 0.0), Outcome::Different(_)));
+    let complex = |absolute| of("c64", "%1 = exp(%0)", absolute, 0.0);
+    assert_eq!(complex(0.0), Outcome::Same { noisy: false });
+    assert!(matches!(complex(3.95), Outcome::Different(_)), "{:?}", complex(3.95));
+    assert!(matches!(complex(5e-4), Outcome::Rounding(_)), "{:?}", complex(5e-4));
     // Half of the results are NaN; the others count as ever.
     let log = |absolute, relative| of("f32", "%1 = log(%0)", absolute, relative);
     assert_eq!(log(0.0, 0.0), Outcome::Same { noisy: false });
