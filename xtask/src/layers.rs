@@ -177,8 +177,8 @@ fn modules_of_fusion_use_only_those_before_them() {
             continue;
         }
         let position = |name: &str| order.iter().position(|known| *known == name);
-        let own =
-            position(module).unwrap_or_else(|| panic!("{module} is on none of the floors of fusion/src"));
+        let own = position(module)
+            .unwrap_or_else(|| panic!("{module} is not in the order of the modules of fusion/src"));
         let code = code(file);
         for name in code.split("crate::").skip(1).flat_map(first_names) {
             let used = exports.get(name).copied().unwrap_or(name);
