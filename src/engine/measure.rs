@@ -133,6 +133,11 @@ impl<T: Clone + Serialize + DeserializeOwned> Remembered<T> {
         Remembered { key, is_plausible, known: Mutex::new(FxHashMap::with_hasher(FxBuildHasher)) }
     }
 
+    /// A short name of this.
+    pub(crate) fn name(&self, what: &str) -> String {
+        (self.key)(what).to_hex()
+    }
+
     /// What was measured of this, if anything was.
     pub(crate) fn get(&self, what: &str) -> Option<T> {
         let mut known = self.known();

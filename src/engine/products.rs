@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
-use tilefuse_block::{Elem, Program};
+use tilefuse_block::Elem;
 use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
@@ -55,6 +55,9 @@ const MIN_JUDGED_US: f64 = 50.0;
 
 /// How many times as long or as short as predicted a side may well take.
 const MAX_DOUBT: f64 = 1.5;
+
+/// How many processes measure a plan of which something could not be measured on a busy machine.
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Measured products from which others of a plan with the same operator are judged.
 const MIN_MEASURED: usize = 3;
@@ -123,6 +126,7 @@ impl Measure for Measuring {
             choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
                 candidate.is_open(profile).then(|| self.budget.measure(candidate, profile)).flatten()
             });
+            self.budget.count_attempt(&all);
         }
         self.measured = Measured::of(&all);
     }
@@ -142,12 +146,16 @@ impl Measure for Measuring {
 
 /// Which products of a plan are measured: those of which a measurement may save most, each as often as it is called. What a choice
 /// gives another layout was not foreseen, and is measured while there is time.
+///
+/// A plan is measured once: processes that start later judge by the same measurements, and make the same plan.
 #[derive(Default)]
 struct Budget {
     /// What describes those that were foreseen and are not measured.
     skipped: FxHashSet<String>,
+    /// The same of those that are.
+    chosen: FxHashSet<String>,
     left: Duration,
-    /// The kernels of those that are measured, so that each is there when its turn comes.
+    /// Their kernels, so that each is there when its turn comes.
     kernels: Vec<Kernel>,
 }
 
@@ -158,7 +166,7 @@ impl Budget {
         (constants, most_bytes): (Option<u32>, u64),
     ) -> (Vec<Share>, Budget) {
         let mut all: Vec<Share> = Vec::new();
-        let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
+        let mut unknown: FxHashMap<String, Graph> = FxHashMap::default();
         let products = Products::Measured;
         let mut latest = None;
         let mut before = 0;
@@ -172,10 +180,8 @@ impl Budget {
                 share.calls += 1;
                 return None;
             }
-            if known(&key).is_none()
-                && let Ok((.., plan)) = planned(candidate, profile)
-            {
-                programs.insert(key.clone(), plan.programs);
+            if known(&key).is_none() {
+                unknown.insert(key.clone(), candidate.computed().0);
             }
             all.push(Share {
                 key,
@@ -187,25 +193,31 @@ impl Budget {
             });
             None
         });
-        let total: f64 = all.iter().map(Share::library_us).sum();
-        let left =
-            Duration::from_secs_f64(PLAN_TIME_IN_CALLS * total * 1e-6).clamp(MIN_PLAN_TIME, MAX_PLAN_TIME);
-        let mut skipped: FxHashSet<String> = all.iter().map(|share| share.key.clone()).collect();
-        let mut measured = Vec::new();
-        for key in chosen(&all, left, profile.machine.is_gpu()) {
-            skipped.remove(&key);
-            measured.extend(programs.remove(&key));
-        }
+        let attempts = ATTEMPTS.get(&names(&all)).unwrap_or(0);
+        let left = if attempts < MAX_ATTEMPTS { time_for(&all) } else { Duration::ZERO };
+        let chosen = chosen(&all, left, profile.machine.is_gpu());
+        let skipped = all.iter().map(|share| share.key.clone()).filter(|key| !chosen.contains(key)).collect();
         // Compiled side by side, which cannot be done between measurements. One that fails does so again in its turn.
-        let programs = measured.par_iter().flatten();
+        let graphs: Vec<&Graph> = chosen.iter().filter_map(|key| unknown.get(key)).collect();
+        let programs = graphs
+            .par_iter()
+            .flat_map(|&graph| plan(graph, profile).map_or_else(|_| Vec::new(), |plan| plan.programs));
         let target = target_of(graph);
-        let kernels = programs.filter_map(|program| Some(kernel(program, target).ok()?.0)).collect();
-        (all, Budget { skipped, left, kernels })
+        let kernels = programs.filter_map(|program| Some(kernel(&program, target).ok()?.0)).collect();
+        (all, Budget { skipped, chosen, left, kernels })
     }
 
     /// Whether any that were foreseen are to be measured.
     fn is_spent_on_some(&self) -> bool {
         !self.kernels.is_empty()
+    }
+
+    /// Remembers that this process measured the plan: the last one that does, if all were measured that it chose.
+    fn count_attempt(&self, all: &[Share]) {
+        let plan = names(all);
+        let is_complete = self.chosen.iter().all(|key| known(key).is_some());
+        let before = ATTEMPTS.get(&plan).unwrap_or(0);
+        ATTEMPTS.put(plan, &if is_complete { MAX_ATTEMPTS } else { before + 1 });
     }
 
     /// What a candidate takes, where that is known or there is time to measure it, and both sides agree.
@@ -291,6 +303,18 @@ impl Share {
     }
 }
 
+/// The time that measuring a plan's products may take.
+fn time_for(all: &[Share]) -> Duration {
+    let total: f64 = all.iter().map(Share::library_us).sum();
+    Duration::from_secs_f64(PLAN_TIME_IN_CALLS * total * 1e-6).clamp(MIN_PLAN_TIME, MAX_PLAN_TIME)
+}
+
+/// What tells a plan's products from those of other plans.
+fn names(all: &[Share]) -> String {
+    let name = |share: &Share| format!("{} x {}\n", share.calls, KNOWN.name(&share.key));
+    all.iter().map(name).collect()
+}
+
 /// Those that are measured in a time, the ones that may save most first, and of others those that take most; not those that take long and
 /// have others like them.
 fn chosen(all: &[Share], mut left: Duration, on_gpu: bool) -> FxHashSet<String> {
@@ -342,6 +366,12 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
 /// What kernel and call of a product took, in microseconds.
 static KNOWN: Remembered<(f64, f64)> =
     Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 9"), |_| true);
+
+/// How many processes measured the products of a plan, and [`MAX_ATTEMPTS`] where one of them measured all that it chose.
+static ATTEMPTS: Remembered<u32> = Remembered::new(
+    |what| Key::new(what, &HostOptions::default().fingerprint(), "plans of products 1"),
+    |_| true,
+);
 
 fn known(what: &str) -> Option<Times> {
     let (generated_us, library_us) = KNOWN.get(what)?;
@@ -697,6 +727,33 @@ mod tests {
                 assert!(!is_known || times[0].is_some_and(|times| !times.measured), "{times:?}");
             }
         }
+    }
+
+    /// A second process has the measurements of the first, and neither plans nor compiles what that one had no time for.
+    #[test]
+    fn a_plan_is_measured_once() {
+        let profile = Profile::host(78);
+        let text = "graph {
+          %0 = input 0 : f32[129,257]
+          %1 = param 0 : f32[65,257]
+          %2 = aten::linear(input=%0, weight=%1) : f32[129,65]
+          outputs %2
+        }";
+        let graph = tilefuse_fusion::parse_graph(text).unwrap();
+        let primitive = Stage::Primitive..=Stage::Primitive;
+        let graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
+        let begin = || Budget::of(&graph, &profile, (Some(0), u64::MAX));
+        let (all, _) = begin();
+        ATTEMPTS.put(names(&all), &0);
+        let (all, budget) = begin();
+        assert!(!budget.chosen.is_empty() && !budget.kernels.is_empty());
+        // Nothing was measured, as on a busy machine: another process tries it.
+        budget.count_attempt(&all);
+        assert!(!begin().1.chosen.is_empty());
+        ATTEMPTS.put(names(&all), &MAX_ATTEMPTS);
+        let (all, budget) = begin();
+        assert!(budget.chosen.is_empty() && budget.kernels.is_empty() && budget.left.is_zero());
+        assert_eq!(budget.skipped.len(), all.len());
     }
 
     #[test]
