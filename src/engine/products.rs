@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
-use tilefuse_block::Elem;
+use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
@@ -57,7 +57,7 @@ const MIN_JUDGED_US: f64 = 50.0;
 const MAX_DOUBT: f64 = 1.5;
 
 /// How many processes measure a plan of which something could not be measured on a busy machine.
-const MAX_ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 2;
 
 /// Measured products from which others of a plan with the same operator are judged.
 const MIN_MEASURED: usize = 3;
@@ -356,16 +356,18 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
             other => text.push_str(&format!(" {name}={other:?}")),
         }
     }
-    text.push_str(&format!("\n{}", candidate.template.kernel.program));
-    for operand in &candidate.template.operand_kernels {
-        text.push_str(&format!("\n{}", operand.kernel.program));
-    }
+    let operand_kernels = candidate.template.operand_kernels.iter();
+    let programs: Vec<&Program> = operand_kernels
+        .map(|operand| &operand.kernel.program)
+        .chain([&candidate.template.kernel.program])
+        .collect();
+    text.push_str(&format!(" {}", Key::of(&programs).to_hex()));
     text
 }
 
 /// What kernel and call of a product took, in microseconds.
 static KNOWN: Remembered<(f64, f64)> =
-    Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 9"), |_| true);
+    Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 10"), |_| true);
 
 /// How many processes measured the products of a plan, and [`MAX_ATTEMPTS`] where one of them measured all that it chose.
 static ATTEMPTS: Remembered<u32> = Remembered::new(

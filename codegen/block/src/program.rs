@@ -20,6 +20,7 @@
 //! }
 //! ```
 
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
@@ -39,7 +40,7 @@ impl Value {
 }
 
 /// What is known of a value besides its operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ValueData {
     /// The type.
     pub ty: Type,
@@ -48,7 +49,7 @@ pub struct ValueData {
 }
 
 /// A parameter of the program: a scalar number or a scalar pointer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Param {
     /// The value that it defines.
     pub value: Value,
@@ -436,6 +437,12 @@ impl PartialEq for Loc {
     }
 }
 
+impl Eq for Loc {}
+
+impl Hash for Loc {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
 /// Gives operations that a rewrite has made of one at `loc` that location, unless they have one.
 pub(crate) fn locate(ops: &mut [Op], loc: Loc) {
     for op in ops {
@@ -444,7 +451,7 @@ pub(crate) fn locate(ops: &mut [Op], loc: Loc) {
 }
 
 /// An operation with operands, results and regions.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Op {
     /// Which operation.
     pub kind: OpKind,
@@ -459,7 +466,7 @@ pub struct Op {
 }
 
 /// A list of operations with arguments; a single basic block.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Region {
     /// Values that the owner hands in.
     pub args: Vec<Value>,
@@ -468,7 +475,7 @@ pub struct Region {
 }
 
 /// A block program.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     /// The name, an identifier.
     pub name: String,

@@ -9,6 +9,7 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
+use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,9 +62,55 @@ impl Key {
         Key(*hasher.finalize().as_bytes())
     }
 
+    /// A digest of a value, the same in every process of one build.
+    pub fn of(value: &impl Hash) -> Key {
+        let mut hasher = Blake3::default();
+        value.hash(&mut hasher);
+        Key(*hasher.finalize().as_bytes())
+    }
+
     /// The key in hexadecimal.
     pub fn to_hex(self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+}
+
+/// BLAKE3 as a hasher of values, whose few bytes at a time are taken together.
+#[derive(Default)]
+struct Blake3 {
+    hasher: blake3::Hasher,
+    pending: Vec<u8>,
+}
+
+impl Blake3 {
+    /// Bytes that are hashed together.
+    const BLOCK: usize = 1 << 14;
+
+    fn flush(&mut self) {
+        self.hasher.update(&self.pending);
+        self.pending.clear();
+    }
+
+    fn finalize(mut self) -> blake3::Hash {
+        self.flush();
+        self.hasher.finalize()
+    }
+}
+
+impl Hasher for Blake3 {
+    fn write(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+        if self.pending.len() >= Blake3::BLOCK {
+            self.flush();
+        }
+    }
+
+    /// The first bytes of what [`Key::of`] gives.
+    fn finish(&self) -> u64 {
+        let mut hasher = self.hasher.clone();
+        hasher.update(&self.pending);
+        let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 }
 

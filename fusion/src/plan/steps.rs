@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use tilefuse_block::Program;
 
 use super::built_block::BuiltBlock;
 use super::groups::{Built, Groups, Rules, Unit, UnitKernel};
@@ -39,10 +40,14 @@ pub(crate) fn schedule(groups: Groups, rules: Rules<'_>) -> Result<Plan, PlanErr
     }))
 }
 
+/// The numbers of programs: of block kernels before any pass, with the grid for which passes make a program of them, and of others as they
+/// run.
+type Known = FxHashMap<(Option<[u32; 3]>, Program), usize>;
+
 impl Groups {
-    fn steps(&self, rules: Rules<'_>) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
+    fn steps(&self, rules: Rules<'_>) -> Result<(Vec<Step>, Vec<Program>), PlanError> {
         let mut programs = Vec::new();
-        let mut known: FxHashMap<String, usize> = FxHashMap::default();
+        let mut known = Known::default();
         let mut steps = Vec::new();
         for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
@@ -113,16 +118,16 @@ impl Groups {
         &self,
         unit: &Unit,
         block: &BuiltBlock,
-        programs: &mut Vec<tilefuse_block::Program>,
-        known: &mut FxHashMap<String, usize>,
+        programs: &mut Vec<Program>,
+        known: &mut Known,
     ) -> Result<KernelStep, PlanError> {
         let program = block.program(self.kernel_name(&unit.nodes));
         // Layers that are alike have one program, which passes see once.
-        let key = format!("{:?} {program}", block.grid());
+        let key = (Some(block.grid()), program);
         let program = match known.get(&key) {
             Some(&program) => program,
             None => {
-                programs.push(block.optimized(program)?);
+                programs.push(block.optimized(key.1.clone())?);
                 known.insert(key, programs.len() - 1);
                 programs.len() - 1
             }
@@ -135,15 +140,15 @@ impl Groups {
         unit: &Unit,
         built: &Built,
         rules: Rules<'_>,
-        programs: &mut Vec<tilefuse_block::Program>,
-        known: &mut FxHashMap<String, usize>,
+        programs: &mut Vec<Program>,
+        known: &mut Known,
     ) -> Result<KernelStep, PlanError> {
         let scheduled = match &built.scheduled {
             Some(scheduled) => scheduled.clone(),
             None => self.scheduled(unit, built, rules)?,
         };
-        let program = *known.entry(scheduled.program.to_string()).or_insert_with(|| {
-            programs.push(scheduled.program);
+        let program = *known.entry((None, scheduled.program)).or_insert_with_key(|(_, program)| {
+            programs.push(program.clone());
             programs.len() - 1
         });
         Ok(KernelStep {

@@ -336,7 +336,7 @@ fn arranged(steps: &[Step], order: &[Vec<usize>], found: &Found, profile: &Profi
 fn with_programs(mut plan: Plan, before: &[Step], order: &[Vec<usize>], mut found: Found) -> Plan {
     let old = std::mem::take(&mut plan.programs);
     let mut kept: FxHashMap<usize, usize> = FxHashMap::default();
-    let mut known: FxHashMap<String, usize> = FxHashMap::default();
+    let mut known: FxHashMap<Program, usize> = FxHashMap::default();
     let mut programs: Vec<Program> = Vec::new();
     for (step, list) in plan.steps.iter_mut().zip(order) {
         let StepKind::Kernel(kernel) = &mut step.kind else { continue };
@@ -351,8 +351,8 @@ fn with_programs(mut plan: Plan, before: &[Step], order: &[Vec<usize>], mut foun
             }
             _ => {
                 let Some(program) = step::program(kernel, &parts, &old) else { continue };
-                kernel.program = *known.entry(program.to_string()).or_insert_with(|| {
-                    programs.push(program);
+                kernel.program = *known.entry(program).or_insert_with_key(|program| {
+                    programs.push(program.clone());
                     programs.len() - 1
                 });
             }
