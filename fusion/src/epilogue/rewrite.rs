@@ -139,7 +139,7 @@ pub(crate) fn rewrite(
         .map(|b| Param { align: align(b.value).max(b.elem.bytes()), ..b.param.clone() })
         .chain(status)
         .collect();
-    verify(&program).map_err(|_| Refusal::Block(BlockRefusal::Parameters))?;
+    debug_assert!(verify(&program).is_ok(), "{:?}", verify(&program));
     Ok((program, buffers.into_iter().map(|b| (b.value, b.written)).collect()))
 }
 
@@ -391,11 +391,14 @@ impl Cx<'_> {
     /// where they have one store.
     fn is_final(&self, pointer: Value) -> bool {
         let Rewrite { kernel, .. } = self.rewrite;
+        if kernel.kind != BlockKernelKind::Custom {
+            return true;
+        }
         let mut stores = 0;
         kernel.program.walk(&mut |op| {
             stores += u32::from(op.kind.writes() && op.args.first() == Some(&pointer));
         });
-        stores == 1 || kernel.kind != BlockKernelKind::Custom
+        stores == 1
     }
 
     /// Stores what a part computes of a result, and of others that were stored at the same elements, where that is stored.
