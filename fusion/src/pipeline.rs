@@ -259,7 +259,7 @@ pub const PASSES: &[Pass] = &[
         let products = selection.products;
         let may_replace = |graph: &Graph, node, ours: bool| match products {
             Products::Library => !ours,
-            _ => contract::has_kernel(graph, node, profile, products, limits),
+            _ => contract::has_kernel(graph, node, profile, limits),
         };
         select_attention(graph, alignments, (&mut **facts, &may_replace), rewrites, hints);
         Ok(())
