@@ -59,15 +59,15 @@ pub(super) struct Mask {
 
 /// The attention that a node's form is, but for types and tensors that the templates do not know.
 pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Attention, MatchFailure> {
-    let operands = Operands::of(graph, node, form)?;
-    let read = operands.attention(graph.ty(node.into()), form).ok_or(MatchFailure::NoTemplate)?;
+    let tensors = Tensors::of(graph, node, form)?;
+    let read = tensors.attention(graph.ty(node.into()), form).ok_or(MatchFailure::NoTemplate)?;
     let Attention { batch, queries, keys, width, depth, .. } = &read;
     let is_empty = batch.iter().chain([queries, keys, width, depth]).any(|&size| size <= 0);
     if is_empty { Err(MatchFailure::Small) } else { Ok(read.folded()) }
 }
 
 /// Where the operands of attention lie.
-struct Operands {
+struct Tensors {
     q: Source,
     k: Source,
     v: Source,
@@ -76,8 +76,8 @@ struct Operands {
     repeated: Option<RepeatedHeads>,
 }
 
-impl Operands {
-    fn of(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Operands, MatchFailure> {
+impl Tensors {
+    fn of(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Tensors, MatchFailure> {
         let operands = graph.operands(node);
         let operand =
             |position: u16| operands.get(usize::from(position)).copied().ok_or(MatchFailure::NoTemplate);
@@ -113,12 +113,12 @@ impl Operands {
         if !is_dense(&out.shape, &out.strides) {
             return Err(MatchFailure::Strides);
         }
-        Ok(Operands { q, k, v, mask, elem, repeated })
+        Ok(Tensors { q, k, v, mask, elem, repeated })
     }
 
     /// The attention of operands, with a result of this type.
     fn attention(self, out: &TensorType, form: &AttentionForm) -> Option<Attention> {
-        let Operands { mut q, mut k, mut v, mut mask, elem, repeated } = self;
+        let Tensors { mut q, mut k, mut v, mut mask, elem, repeated } = self;
         let (causal, scale) = (form.causal, form.scale);
         if causal && mask.is_some() {
             return None;

@@ -43,7 +43,7 @@ pub(super) fn write(
             q.cast(member.sum) * attention.scale
         };
         let queries = (0..i64::from(blocks.queries)).map(query).collect();
-        let writer = Writer { attention, blocks, member, width, depth, queries };
+        let writer = DecodeWriter { attention, blocks, member, width, depth, queries };
         for (number, state) in (0..).zip(&writer.through_keys()) {
             match blocks.splits {
                 Some(_) => writer.leave(number, state),
@@ -54,7 +54,7 @@ pub(super) fn write(
     Ok((program, accesses.take()))
 }
 
-struct Writer<'a> {
+struct DecodeWriter<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
     member: Member<'a>,
@@ -66,7 +66,7 @@ struct Writer<'a> {
     queries: Vec<Tile>,
 }
 
-impl Writer<'_> {
+impl DecodeWriter<'_> {
     /// What all keys make of each query's state.
     fn through_keys(&self) -> Vec<State> {
         let (keys, block) = (self.attention.keys, self.blocks.keys);

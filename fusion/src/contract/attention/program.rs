@@ -10,7 +10,7 @@ use super::blocks::{Blocks, Span, fits, tail};
 use super::call::Attention;
 use super::kv_splits::{behind, left_by_split, written};
 use super::online::{self, State, masked};
-use super::walk::{Queries, Step, Walk};
+use super::walk::{KeyStep, Queries, Walk};
 use crate::block_kernel::Coordinates;
 use crate::contract::accesses::{Accesses, Matrix};
 use crate::contract::product::Access;
@@ -33,7 +33,7 @@ pub(super) fn write(
         let block = program_id(blocks.axes()[0].into()).cast(member.index);
         let first = block * blocks.queries;
         let queries = blocked(block, blocks.queries, attention.queries);
-        let mut writer = Writer { attention, blocks, member, queries, first, q: Vec::new() };
+        let mut writer = LaneWriter { attention, blocks, member, queries, first, q: Vec::new() };
         writer.q = writer.transposed_queries();
         let state = writer.through_keys();
         match blocks.splits {
@@ -139,7 +139,7 @@ impl<'a> Member<'a> {
     }
 }
 
-struct Writer<'a> {
+struct LaneWriter<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
     member: Member<'a>,
@@ -150,7 +150,7 @@ struct Writer<'a> {
     q: Vec<Tile>,
 }
 
-impl Writer<'_> {
+impl LaneWriter<'_> {
     fn transposed_queries(&self) -> Vec<Tile> {
         let tile = |&span: &Span| {
             let axis = self.member.span(span, self.attention.width);
@@ -183,7 +183,7 @@ impl Writer<'_> {
         walk.through(nothing, |state, step| self.step(state, step))
     }
 
-    fn step(&self, state: Option<&State>, step: Step) -> State {
+    fn step(&self, state: Option<&State>, step: KeyStep) -> State {
         let end = step.ragged.then_some(self.attention.keys);
         let keys = self.member.keys(step.first, step.extent, end);
         let online = online::Step::of(state, self.scores(keys, step.diagonal), 0, None);

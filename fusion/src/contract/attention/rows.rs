@@ -17,7 +17,7 @@ use super::call::Attention;
 use super::kv_splits::behind;
 use super::online::{self, State, masked};
 use super::program::Member;
-use super::walk::{Queries, Step, Walk};
+use super::walk::{KeyStep, Queries, Walk};
 use crate::block_kernel::Coordinates;
 use crate::contract::accesses::Accesses;
 use crate::contract::blocks::blocks_of;
@@ -52,7 +52,7 @@ pub(super) fn write(
             if overlaps { axis(start, blocks.queries) } else { blocked(block(), blocks.queries, all) };
         let own = if overlaps { queries.from(first) } else { queries };
         let mut writer =
-            Writer { attention, blocks, packed, member, queries, own, first: start, q: Vec::new() };
+            RowWriter { attention, blocks, packed, member, queries, own, first: start, q: Vec::new() };
         writer.q = writer.queries();
         let state = writer.through_keys();
         match blocks.splits {
@@ -63,7 +63,7 @@ pub(super) fn write(
     Ok((program, accesses.take()))
 }
 
-struct Writer<'a> {
+struct RowWriter<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
     packed: Option<u32>,
@@ -77,7 +77,7 @@ struct Writer<'a> {
     q: Vec<Tile>,
 }
 
-impl Writer<'_> {
+impl RowWriter<'_> {
     fn queries(&self) -> Vec<Tile> {
         let tile = |&span: &Span| {
             let axis = self.member.span(span, self.attention.width);
@@ -110,7 +110,7 @@ impl Writer<'_> {
         walk.through(nothing, |state, step| self.step(state, step))
     }
 
-    fn step(&self, state: Option<&State>, step: Step) -> State {
+    fn step(&self, state: Option<&State>, step: KeyStep) -> State {
         let keys = self.member.keys(step.first, step.extent, step.ragged.then_some(self.attention.keys));
         let scores = self.scores(keys, step);
         let online = online::Step::of(state, scores, 1, self.scale_of_powers());
@@ -135,7 +135,7 @@ impl Writer<'_> {
     }
 
     /// `[queries, keys]`: the scores, -inf where a key does not count.
-    fn scores(&self, keys: Axis, step: Step) -> Tile {
+    fn scores(&self, keys: Axis, step: KeyStep) -> Tile {
         let mut scores = zeros(self.member.sum, [self.blocks.queries, step.extent]);
         for (&span, &q) in self.blocks.width.iter().zip(&self.q) {
             scores = dot(q, self.keys(keys, step, span), scores);
@@ -154,7 +154,7 @@ impl Writer<'_> {
     }
 
     /// `[span, keys]`: a step's keys.
-    fn keys(&self, keys: Axis, step: Step, span: Span) -> Tile {
+    fn keys(&self, keys: Axis, step: KeyStep, span: Span) -> Tile {
         let k = &self.member.k;
         if let Some(filled) = self.packed {
             let from = from(k.ptr, (step.first, filled), i64::from(span.first * step.extent));
@@ -165,7 +165,7 @@ impl Writer<'_> {
     }
 
     /// `[keys, span]`: a step's values.
-    fn values(&self, keys: Axis, step: Step, span: Span) -> Tile {
+    fn values(&self, keys: Axis, step: KeyStep, span: Span) -> Tile {
         let v = &self.member.v;
         if self.packed.is_some() {
             let filled = blocks_of(self.attention.keys, step.extent) * i64::from(step.extent);

@@ -42,7 +42,7 @@ pub(super) struct Queries {
 
 /// Some keys that are taken together.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct KeyStep {
     /// The first key.
     pub(super) first: Tile,
     /// How many keys a tile has.
@@ -59,24 +59,26 @@ impl Walk {
     pub(super) fn through<S: Carried>(
         &self,
         nothing: impl Fn() -> S,
-        step: impl Fn(Option<&S>, Step) -> S,
+        step: impl Fn(Option<&S>, KeyStep) -> S,
     ) -> S {
         let int = |value: i64| scalar(self.index, value);
-        let steps = |state: S, (start, end): (Tile, Tile), of: Step| {
-            for_range(start, end, of.extent, state, |first, state| step(Some(&state), Step { first, ..of }))
+        let steps = |state: S, (start, end): (Tile, Tile), of: KeyStep| {
+            for_range(start, end, of.extent, state, |first, state| {
+                step(Some(&state), KeyStep { first, ..of })
+            })
         };
         let (keys, block) = (self.keys, i64::from(self.block));
         let whole = keys - keys % block;
         let start = int(0);
-        let plain = Step { first: start, extent: self.block, ragged: false, diagonal: false };
-        let rest = |first: Tile| Step { first, extent: self.rest, ragged: true, diagonal: false };
+        let plain = KeyStep { first: start, extent: self.block, ragged: false, diagonal: false };
+        let rest = |first: Tile| KeyStep { first, extent: self.rest, ragged: true, diagonal: false };
         if let Some([first, end]) = self.range {
             let state = steps(nothing(), (first, end.minimum(whole)), plain);
             let behind = || (first.maximum(whole), end.minimum(keys));
             return if whole == keys { state } else { steps(state, behind(), rest(start)) };
         }
         if let Some(queries) = &self.causal {
-            let masked = Step { diagonal: true, ragged: whole != keys, ..plain };
+            let masked = KeyStep { diagonal: true, ragged: whole != keys, ..plain };
             if queries.all <= queries.count {
                 // One block of queries, on the diagonal.
                 return steps(nothing(), (start, int(keys.min(queries.all))), masked);

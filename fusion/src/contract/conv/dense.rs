@@ -13,7 +13,7 @@ use crate::contract::partial_sums::{LONGEST_PART, LONGEST_SUM, SHORTEST_PART, in
 use crate::taken::taken;
 
 /// The filters of an instance.
-struct Rows {
+struct FilterBlock {
     /// Their numbers; those beyond the last of the group are the last.
     filter: Tile,
     mask: Option<Tile>,
@@ -22,11 +22,11 @@ struct Rows {
 }
 
 /// What the loops of an instance need.
-struct Body<'a> {
+struct DenseWriter<'a> {
     conv: &'a Conv,
     block: &'a Block,
     params: Params,
-    rows: Rows,
+    rows: FilterBlock,
     pixels: Pixels<'a>,
     /// Where the first channel of the group begins.
     image: Tile,
@@ -50,10 +50,10 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildEr
             (filter_block, part, rest)
         };
         let (n, group) = div_rem(rest, conv.groups);
-        let rows = Rows::of(conv, block, filter_block, group);
+        let rows = FilterBlock::of(conv, block, filter_block, group);
         let pixels = Pixels::of(conv, block, part);
         let image = (n * conv.channels + group * conv.depth()) * conv.image();
-        let body = Body { conv, block, params, rows, pixels, image };
+        let body = DenseWriter { conv, block, params, rows, pixels, image };
         let mut sum = body.channels(zeros(conv.sum(), [block.filters, block.area()]));
         if let Some(bias) = params.bias {
             sum += read(bias, body.rows.filter, None, conv.sum()).col();
@@ -64,8 +64,8 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildEr
     Ok(ConvProgram { program, instances: instances as u32, coordinates })
 }
 
-impl Rows {
-    fn of(conv: &Conv, block: &Block, filter_block: Tile, group: Tile) -> Rows {
+impl FilterBlock {
+    fn of(conv: &Conv, block: &Block, filter_block: Tile, group: Tile) -> FilterBlock {
         let mut filter = axis(filter_block * block.filters, block.filters).index;
         let count = conv.filters_of_group();
         let mut mask = None;
@@ -74,11 +74,11 @@ impl Rows {
             filter = filter.minimum(count - 1);
         }
         let filter = group * count + filter;
-        Rows { filter, mask, weights: filter * (conv.depth() * conv.taps()) }
+        FilterBlock { filter, mask, weights: filter * (conv.depth() * conv.taps()) }
     }
 }
 
-impl Body<'_> {
+impl DenseWriter<'_> {
     /// Stores the sums, and says which elements these are.
     fn store(&self, n: Tile, sum: Tile) -> Coordinates {
         let (conv, shape) = (self.conv, [self.block.filters, self.block.area()]);

@@ -21,7 +21,7 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildEr
         let (n, filter_block) = div_rem(rest, filter_blocks);
         let pixels = Pixels::of(conv, block, part);
         let taps = taps(conv, &pixels);
-        let body = Body { conv, block, params, n, pixels, taps };
+        let body = DepthwiseWriter { conv, block, params, n, pixels, taps };
         let low = filter_block * each;
         let mut coordinates = Vec::new();
         for_range(0, each, 1, (), |number, ()| coordinates.push(body.filter(low + number)));
@@ -32,7 +32,7 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildEr
 }
 
 /// What the loop over filters needs.
-struct Body<'a> {
+struct DepthwiseWriter<'a> {
     conv: &'a Conv,
     block: &'a Block,
     params: Params,
@@ -42,7 +42,7 @@ struct Body<'a> {
     taps: Vec<(Tile, Option<Tile>)>,
 }
 
-impl Body<'_> {
+impl DepthwiseWriter<'_> {
     /// The pixels of a filter; says which elements of the result they are.
     fn filter(&self, filter: Tile) -> Coordinates {
         let (conv, area) = (self.conv, [self.block.area()]);

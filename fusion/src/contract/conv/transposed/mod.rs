@@ -12,7 +12,7 @@
 //! `unrolled_phases` computes all phases of some cells, with each tap written out; `phase_loop` one after the other in loops, for
 //! strides and kernels of any size. Images and filters lie at any strides; vectors are stored a stride apart.
 
-mod extents;
+mod block;
 mod operands;
 mod phase_loop;
 #[cfg(test)]
@@ -21,8 +21,8 @@ mod unrolled_phases;
 
 use tilefuse_block::dynamic::{BuildError, program_and};
 
-use self::extents::{Extents, lanes};
-use self::operands::Operands;
+use self::block::{PhaseBlock, lanes};
+use self::operands::PhaseOperands;
 use super::call;
 use super::geometry::{Conv, ConvProgram, whole};
 use super::ops::Params;
@@ -35,8 +35,8 @@ use crate::taken::taken;
 
 /// A transposed convolution by vectors of pixels.
 pub(super) struct Phases {
-    operands: Operands,
-    tile: Extents,
+    operands: PhaseOperands,
+    tile: PhaseBlock,
     /// How operands are read.
     layouts: Vec<(u16, Layout)>,
     /// The order of the result.
@@ -69,7 +69,7 @@ impl Phases {
             return None;
         }
         let (&[channel, filter], taps) = filters.strides.split_first_chunk::<2>()?;
-        let operands = Operands {
+        let operands = PhaseOperands {
             image: read.image(images)?,
             channel,
             filter,
@@ -78,7 +78,7 @@ impl Phases {
             span: filters.span,
             last,
         };
-        let tile = Extents::of(conv, threads);
+        let tile = PhaseBlock::of(conv, threads);
         operands.check(conv, &tile).ok()?;
         Some(Phases { operands, tile, layouts, order })
     }
@@ -109,7 +109,7 @@ impl Phases {
 }
 
 /// The program, whose parameters are the images, the filters, the bias if there is one, and the result.
-fn program(conv: &Conv, operands: &Operands, tile: &Extents) -> Result<ConvProgram, BuildError> {
+fn program(conv: &Conv, operands: &PhaseOperands, tile: &PhaseBlock) -> Result<ConvProgram, BuildError> {
     let name = if conv.depth() == 1 { "conv_transposed_depthwise" } else { "conv_transposed" };
     let (program, coordinates) = program_and(name, |kernel| {
         let lengths =

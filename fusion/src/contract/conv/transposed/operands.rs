@@ -2,7 +2,7 @@
 
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem};
 
-use super::extents::Extents;
+use super::block::PhaseBlock;
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::geometry::Image;
@@ -12,7 +12,7 @@ use crate::types::fits_i32;
 
 /// Where images and filters lie, and the order of the result.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Operands {
+pub(super) struct PhaseOperands {
     pub(super) image: Image,
     /// Elements between the filters of channels, and between those of a channel.
     pub(super) channel: i64,
@@ -49,12 +49,12 @@ pub(super) struct Row {
     pub(super) overhangs: bool,
 }
 
-impl Operands {
+impl PhaseOperands {
     /// Why there is no program, if there is none.
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn check(&self, conv: &Conv, tile: &Extents) -> Result<(), &'static str> {
+    pub(super) fn check(&self, conv: &Conv, tile: &PhaseBlock) -> Result<(), &'static str> {
         let image = &self.image;
         let images = [image.batch, image.channel, image.offset, self.channel, self.filter, self.offset];
         let mut strides = images.iter().chain(&image.axes).chain(&self.taps);
@@ -69,7 +69,7 @@ impl Operands {
     }
 
     /// Whether all offsets that are computed fit into 32 bits, those of pixels that are masked off too.
-    fn fits(&self, conv: &Conv, tile: &Extents) -> Option<bool> {
+    fn fits(&self, conv: &Conv, tile: &PhaseBlock) -> Option<bool> {
         let cells = i64::from(tile.cells);
         let (mut before, mut beyond, mut pitch) = (0i64, 0i64, 1i64);
         for (axis, &stride) in conv.axes.iter().zip(&self.image.axes).rev() {
@@ -96,7 +96,7 @@ impl Operands {
 
 impl Filters {
     /// The filters of a block.
-    pub(super) fn of(conv: &Conv, operands: &Operands, tile: &Extents, block: Tile) -> Filters {
+    pub(super) fn of(conv: &Conv, operands: &PhaseOperands, tile: &PhaseBlock, block: Tile) -> Filters {
         let (group, filter_block) = div_rem(block, tile.filter_blocks(conv));
         let mut within = axis(filter_block * tile.filters, tile.filters).index;
         let count = conv.filters_of_group();
@@ -115,7 +115,7 @@ impl Filters {
     /// Adds the bias, if there is one, and stores sums of pixels of a row; says which elements these are.
     pub(super) fn store(
         &self,
-        (conv, operands): (&Conv, &Operands),
+        (conv, operands): (&Conv, &PhaseOperands),
         params: &Params,
         row: &Row,
         mut sum: Tile,

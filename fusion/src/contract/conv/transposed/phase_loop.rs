@@ -9,8 +9,8 @@
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_id, unravel, zeros};
 
-use super::extents::Extents;
-use super::operands::{Filters, Operands, Row};
+use super::block::PhaseBlock;
+use super::operands::{Filters, PhaseOperands, Row};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::ops::{PART, Params, int, multiply_add, read, wide};
@@ -20,8 +20,8 @@ use crate::contract::window_axis::{WindowAxis, inside};
 /// What the loops of an instance need.
 struct Loops<'a> {
     conv: &'a Conv,
-    operands: &'a Operands,
-    tile: &'a Extents,
+    operands: &'a PhaseOperands,
+    tile: &'a PhaseBlock,
     params: &'a Params,
     filters: &'a Filters,
     /// The pixel along the outer axes, and the cells along the row, a tile.
@@ -29,7 +29,12 @@ struct Loops<'a> {
     cells: Tile,
 }
 
-pub(super) fn body(conv: &Conv, operands: &Operands, tile: &Extents, params: &Params) -> Vec<Coordinates> {
+pub(super) fn body(
+    conv: &Conv,
+    operands: &PhaseOperands,
+    tile: &PhaseBlock,
+    params: &Params,
+) -> Vec<Coordinates> {
     let Some(axis) = conv.axes.last() else { return Vec::new() };
     let rows = tile.rows(conv);
     let (rest, part) = div_rem(program_id(0), tile.parts(conv));

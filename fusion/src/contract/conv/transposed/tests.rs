@@ -3,8 +3,8 @@
 use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
-use super::extents::Extents;
-use super::operands::Operands;
+use super::block::PhaseBlock;
+use super::operands::PhaseOperands;
 use super::program;
 use crate::contract::Products;
 use crate::contract::conv::geometry::Conv;
@@ -17,7 +17,7 @@ use crate::graph::Op;
 use crate::plan::Plan;
 
 /// Where images and filters lie; filters row-major, or with their taps outermost and gaps.
-fn operands(conv: &Conv, order: Order, spread: bool, last: bool) -> Operands {
+fn operands(conv: &Conv, order: Order, spread: bool, last: bool) -> PhaseOperands {
     let mut taps = vec![0; conv.axes.len()];
     let of = conv.filters_of_group() as i64;
     let mut pitch = if spread { of * conv.channels as i64 + 2 } else { 1 };
@@ -28,11 +28,11 @@ fn operands(conv: &Conv, order: Order, spread: bool, last: bool) -> Operands {
     let (channel, filter) = if spread { (1, conv.channels as i64) } else { (of * pitch, pitch) };
     let offset = if spread { 5 } else { 0 };
     let span = if spread { offset + pitch } else { conv.lengths()[1] as i64 };
-    Operands { image: image(conv, order), channel, filter, taps, offset, span, last }
+    PhaseOperands { image: image(conv, order), channel, filter, taps, offset, span, last }
 }
 
 /// Filters where they lie.
-fn spread(conv: &Conv, operands: &Operands, w: &[f64]) -> Vec<f64> {
+fn spread(conv: &Conv, operands: &PhaseOperands, w: &[f64]) -> Vec<f64> {
     let mut memory = vec![f64::NAN; operands.span as usize];
     for (number, &w) in (0u64..).zip(w) {
         let (mut tap, rest) = (number % conv.taps(), number / conv.taps());
@@ -48,7 +48,7 @@ fn spread(conv: &Conv, operands: &Operands, w: &[f64]) -> Vec<f64> {
 }
 
 /// The result, row-major.
-fn computed(conv: &Conv, operands: &Operands, tile: &Extents, [x, w, bias]: [&[f64]; 3]) -> Vec<f64> {
+fn computed(conv: &Conv, operands: &PhaseOperands, tile: &PhaseBlock, [x, w, bias]: [&[f64]; 3]) -> Vec<f64> {
     operands.check(conv, tile).unwrap();
     let made = program(conv, operands, tile).unwrap();
     tilefuse_block::verify(&made.program).unwrap();
@@ -73,7 +73,7 @@ fn computed(conv: &Conv, operands: &Operands, tile: &Extents, [x, w, bias]: [&[f
 }
 
 /// Compares a convolution in its tile and the other way of computing phases, or in a tile that is given.
-fn compare(conv: &Conv, tile: Option<Extents>) {
+fn compare(conv: &Conv, tile: Option<PhaseBlock>) {
     conv.check().unwrap();
     let lengths = conv.lengths();
     let (x, w) = (numbers(conv.elem, lengths[0], 1), numbers(conv.elem, lengths[1], 2));
@@ -85,8 +85,8 @@ fn compare(conv: &Conv, tile: Option<Extents>) {
         Elem::F16 => 2e-3,
         _ => 1e-2,
     };
-    let chosen = Extents::of(conv, 2);
-    let looped = Extents { unrolled: false, spots: 1, ..chosen };
+    let chosen = PhaseBlock::of(conv, 2);
+    let looped = PhaseBlock { unrolled: false, spots: 1, ..chosen };
     let whole = [(Order::RowMajor, false, false), (Order::Gaps, true, true)];
     let parts = [(Order::RowMajor, true, false), (Order::Last, false, true)];
     for (tile, lies) in tile.map_or(vec![(chosen, whole), (looped, parts)], |tile| vec![(tile, whole)]) {
@@ -181,7 +181,7 @@ fn every_tile() {
     for filters in [1, 2, 8] {
         for (cells, spots) in [(1, 1), (2, 2), (16, 1), (32, 1)] {
             for unrolled in [true, false] {
-                let tile = Extents { filters, cells, spots: if unrolled { spots } else { 1 }, unrolled };
+                let tile = PhaseBlock { filters, cells, spots: if unrolled { spots } else { 1 }, unrolled };
                 let conv = conv(4, 10, &[axis(5, 4, [2, 1, 1, 1]); 2]);
                 compare(&Conv { groups: 2, bias: true, ..conv }, Some(tile));
             }
@@ -199,8 +199,8 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
     let mut w = vec![1.0; lengths[1] as usize];
     (w[0], w[7]) = (f64::INFINITY, f64::NAN);
     let wanted = expected(&conv, &x, &w, &[]);
-    let chosen = Extents::of(&conv, 2);
-    for tile in [chosen, Extents { unrolled: false, spots: 1, ..chosen }] {
+    let chosen = PhaseBlock::of(&conv, 2);
+    for tile in [chosen, PhaseBlock { unrolled: false, spots: 1, ..chosen }] {
         let found = computed(&conv, &operands(&conv, Order::RowMajor, false, false), &tile, [&x, &w, &[]]);
         close(&found, &wanted, 0.0, "infinities");
     }
@@ -210,7 +210,7 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
 fn tiles_by_shape() {
     let of = |[channels, filters, groups]: [u64; 3], axes: &[WindowAxis]| {
         let conv = Conv { groups, ..conv(channels, filters, axes) };
-        let Extents { filters, cells, spots, unrolled } = Extents::of(&conv, 2);
+        let PhaseBlock { filters, cells, spots, unrolled } = PhaseBlock::of(&conv, 2);
         let how = if unrolled { "unrolled" } else { "looped" };
         format!("{filters} filters at {cells} cells {how}, {spots} times")
     };
@@ -227,12 +227,12 @@ fn tiles_by_shape() {
 #[test]
 fn what_has_no_program() {
     let conv = Conv { groups: 3, ..conv(3, 3, &[axis(5, 4, [2, 1, 0, 1]); 2]) };
-    let tile = Extents::of(&conv, 2);
+    let tile = PhaseBlock::of(&conv, 2);
     let fine = operands(&conv, Order::RowMajor, false, false);
     assert_eq!(fine.check(&conv, &tile), Ok(()));
-    let backwards = Operands { filter: -16, ..fine.clone() };
+    let backwards = PhaseOperands { filter: -16, ..fine.clone() };
     assert_eq!(backwards.check(&conv, &tile), Err("its tensors lie backwards"));
-    let looped = Operands { span: 1 << 31, ..fine };
+    let looped = PhaseOperands { span: 1 << 31, ..fine };
     assert_eq!(looped.check(&conv, &tile), Err("its tensors have too many elements"));
     let axis = WindowAxis { stride: 1 << 16, out: 1 << 16, ..axis(1, 1, [2, 0, 0, 1]) };
     let far = Conv { groups: 3, axes: vec![axis], ..conv };

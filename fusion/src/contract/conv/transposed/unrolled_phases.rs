@@ -10,8 +10,8 @@
 
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, for_range, program_id, unravel, zeros};
 
-use super::extents::Extents;
-use super::operands::{Filters, Operands, Row};
+use super::block::PhaseBlock;
+use super::operands::{Filters, PhaseOperands, Row};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::ops::{PART, Params, int, multiply_add, read, wide};
@@ -19,7 +19,7 @@ use crate::contract::partial_sums::added;
 use crate::contract::window_axis::inside;
 
 /// Pixels that some taps read.
-struct Pixels {
+struct TapPixels {
     /// How far they lie ahead of the cells, along each axis.
     ahead: Vec<i64>,
     /// The same in elements.
@@ -44,7 +44,12 @@ struct Cells {
     row: Tile,
 }
 
-pub(super) fn body(conv: &Conv, operands: &Operands, tile: &Extents, params: &Params) -> Vec<Coordinates> {
+pub(super) fn body(
+    conv: &Conv,
+    operands: &PhaseOperands,
+    tile: &PhaseBlock,
+    params: &Params,
+) -> Vec<Coordinates> {
     let all = tile.spots(conv);
     let (rest, first) = div_rem(program_id(0), all.div_ceil(tile.spots));
     let (n, block) = div_rem(rest, tile.blocks(conv));
@@ -62,7 +67,7 @@ pub(super) fn body(conv: &Conv, operands: &Operands, tile: &Extents, params: &Pa
         let start = start(operands, &cells);
         let (taps, pixels) = taps(conv, operands, tile, &cells);
         let reading =
-            Reading { conv, operands, tile, params, filters: &filters, taps: &taps, pixels: &pixels };
+            ChannelLoop { conv, operands, tile, params, filters: &filters, taps: &taps, pixels: &pixels };
         let sums = reading.channels(start);
         coordinates = stores((conv, operands), tile, params, (&cells, &filters), sums);
     });
@@ -70,7 +75,7 @@ pub(super) fn body(conv: &Conv, operands: &Operands, tile: &Extents, params: &Pa
 }
 
 /// Where the cells' own pixels lie in the first channel of an image.
-fn start(operands: &Operands, cells: &Cells) -> Tile {
+fn start(operands: &PhaseOperands, cells: &Cells) -> Tile {
     let start = cells.n * operands.image.batch + operands.image.offset;
     let Some((&row, outer)) = operands.image.axes.split_last() else { return wide(start) };
     let start = cells.outer.iter().zip(outer).fold(start, |start, (&at, &stride)| start + at * stride);
@@ -78,8 +83,13 @@ fn start(operands: &Operands, cells: &Cells) -> Tile {
 }
 
 /// The taps that reach a pixel, in their order, and the pixels that they read.
-fn taps(conv: &Conv, operands: &Operands, tile: &Extents, cells: &Cells) -> (Vec<Tap>, Vec<Pixels>) {
-    let (mut taps, mut all): (Vec<Tap>, Vec<Pixels>) = (Vec::new(), Vec::new());
+fn taps(
+    conv: &Conv,
+    operands: &PhaseOperands,
+    tile: &PhaseBlock,
+    cells: &Cells,
+) -> (Vec<Tap>, Vec<TapPixels>) {
+    let (mut taps, mut all): (Vec<Tap>, Vec<TapPixels>) = (Vec::new(), Vec::new());
     for number in 0..conv.taps() {
         let (mut rest, mut pitch, mut phase) = (number, 1, 0);
         let (mut ahead, mut weights, mut is_read) = (Vec::new(), 0, true);
@@ -115,7 +125,13 @@ fn taps(conv: &Conv, operands: &Operands, tile: &Extents, cells: &Cells) -> (Vec
 }
 
 /// The pixels so far ahead of the cells.
-fn pixels(conv: &Conv, operands: &Operands, tile: &Extents, cells: &Cells, ahead: Vec<i64>) -> Pixels {
+fn pixels(
+    conv: &Conv,
+    operands: &PhaseOperands,
+    tile: &PhaseBlock,
+    cells: &Cells,
+    ahead: Vec<i64>,
+) -> TapPixels {
     let distance = ahead.iter().zip(&operands.image.axes).map(|(ahead, stride)| ahead * stride).sum();
     let mut condition = None;
     for ((axis, &at), &ahead) in conv.axes.iter().zip(&cells.outer).zip(&ahead) {
@@ -123,26 +139,26 @@ fn pixels(conv: &Conv, operands: &Operands, tile: &Extents, cells: &Cells, ahead
         condition = both(condition, inside(at + ahead, (0, axis.image), overhangs, None));
     }
     let (Some(axis), Some(&along_row)) = (conv.axes.last(), ahead.last()) else {
-        return Pixels { ahead, distance, mask: None };
+        return TapPixels { ahead, distance, mask: None };
     };
     let end = (tile.parts(conv) * u64::from(tile.cells)) as i64;
     let overhangs = (along_row < 0, end + along_row > axis.image as i64);
     let mask = inside(cells.row + along_row, (0, axis.image), overhangs, condition);
-    Pixels { ahead, distance, mask }
+    TapPixels { ahead, distance, mask }
 }
 
 /// What the loop over channels reads.
-struct Reading<'a> {
+struct ChannelLoop<'a> {
     conv: &'a Conv,
-    operands: &'a Operands,
-    tile: &'a Extents,
+    operands: &'a PhaseOperands,
+    tile: &'a PhaseBlock,
     params: &'a Params,
     filters: &'a Filters,
     taps: &'a [Tap],
-    pixels: &'a [Pixels],
+    pixels: &'a [TapPixels],
 }
 
-impl Reading<'_> {
+impl ChannelLoop<'_> {
     /// The sums of all phases over all channels.
     fn channels(&self, start: Tile) -> Vec<Tile> {
         let none = zeros(self.conv.sum(), self.tile.shape());
@@ -182,8 +198,8 @@ impl Reading<'_> {
 
 /// Stores the phases that have pixels.
 fn stores(
-    (conv, operands): (&Conv, &Operands),
-    tile: &Extents,
+    (conv, operands): (&Conv, &PhaseOperands),
+    tile: &PhaseBlock,
     params: &Params,
     (cells, filters): (&Cells, &Filters),
     sums: Vec<Tile>,

@@ -21,7 +21,7 @@ const MAX_SPOTS: u64 = 32;
 
 /// How a transposed convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extents {
+pub(super) struct PhaseBlock {
     /// Filters of a group that are computed at once, a power of two.
     pub(super) filters: u32,
     /// Cells of a row, a power of two.
@@ -32,9 +32,9 @@ pub(super) struct Extents {
     pub(super) unrolled: bool,
 }
 
-impl Extents {
+impl PhaseBlock {
     /// The tile for so many threads.
-    pub(super) fn of(conv: &Conv, threads: u32) -> Extents {
+    pub(super) fn of(conv: &Conv, threads: u32) -> PhaseBlock {
         let lanes = lanes(conv);
         let phases = conv.axes.iter().try_fold(1u64, |all, a| all.checked_mul(a.stride));
         let phases = phases.filter(|&n| n <= MAX_PHASES && conv.taps() <= MAX_TAPS);
@@ -46,11 +46,15 @@ impl Extents {
         let cells = power(conv.row_cells()).min(lanes * power_below(most));
         let filters = filters(conv.filters_of_group(), room / cells.div_ceil(lanes));
         let narrow = |n: u64| u32::try_from(n).unwrap_or(1);
-        let tile =
-            Extents { filters: narrow(filters), cells: narrow(cells), spots: 1, unrolled: phases.is_some() };
+        let tile = PhaseBlock {
+            filters: narrow(filters),
+            cells: narrow(cells),
+            spots: 1,
+            unrolled: phases.is_some(),
+        };
         let least = u64::from(threads.max(1)) * 8;
         let spots = if tile.unrolled { tile.instances(conv) / least } else { 1 };
-        Extents { spots: spots.clamp(1, MAX_SPOTS.min(tile.spots(conv))), ..tile }
+        PhaseBlock { spots: spots.clamp(1, MAX_SPOTS.min(tile.spots(conv))), ..tile }
     }
 
     /// Elements of the filters and cells.
