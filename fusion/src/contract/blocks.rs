@@ -39,6 +39,9 @@ pub(super) enum Form {
     Dots,
 }
 
+/// What is summed over at a time on a GPU: a line of 128 bytes.
+pub(super) const LINE_DEPTH: u32 = 64;
+
 /// The most rows for which the right operand is streamed: reading it is then what takes time.
 const MAX_STREAMED_ROWS: i64 = 2;
 

@@ -11,11 +11,12 @@ use std::fmt;
 use super::apply::Applied;
 use super::backend::Products;
 use super::call_kernels::Template;
-use super::choices::{has_unaligned_rows, templates};
 use super::epilogue::has_epilogue;
-use super::host::{Host, Vectors};
 use super::match_failure::MatchFailure;
 use super::price::predict;
+use super::product::has_unaligned_rows;
+use super::scheduler::templates;
+use super::target::{Target, Vectors};
 use super::{blocks, conv, product};
 use crate::block_kernel::{Compared, Declined};
 use crate::channels_last;
@@ -189,7 +190,7 @@ pub(super) fn kernels(
     graph: &Graph,
     node: NodeId,
     profile: &Profile,
-    host: Option<Host>,
+    target: Option<Target<'_>>,
     (products, most_bytes): (Products, u64),
 ) -> Option<Result<Vec<Template>, MatchFailure>> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
@@ -200,7 +201,7 @@ pub(super) fn kernels(
     }
     let most_bytes = most_bytes.max(FREE_BYTES);
     let limits = (products == Products::Measured, most_bytes);
-    let all = templates(graph, node, call.form.as_ref()?, (profile, host), limits);
+    let all = templates(graph, node, call.form.as_ref()?, target, limits);
     Some(all.and_then(|all| within(all, most_bytes)))
 }
 
@@ -215,12 +216,12 @@ pub(super) fn choose(
     graph: &Graph,
     node: NodeId,
     profile: &Profile,
-    host: Option<Host>,
+    target: Option<Target<'_>>,
     (products, most_bytes): (Products, u64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<Choice> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let all = match kernels(graph, node, profile, host, (products, most_bytes))? {
+    let all = match kernels(graph, node, profile, target, (products, most_bytes))? {
         Ok(all) => all,
         Err(declined) => {
             return Some(Choice::library(Declined::new(declined.to_string(), declined.remedy())));

@@ -9,21 +9,28 @@
 //! %4 = map tanh %3                                             store tanh(sum + bias)
 //! ```
 //!
+//! One scheduler (`scheduler.rs`) makes kernels for products, convolutions and attention on all machines:
+//!
+//! ```text
+//! problem.rs, target.rs     what a call computes; what a machine has: threads and vectors, VNNI, or multiprocessors and warpgroups
+//! search_space.rs           the valid schedules (schedule.rs): in place, prepacked or packed in each call, GEMV, unaligned GEMM,
+//!                           vectors of pixels or filters, split-K, split-KV, channels-last
+//! price.rs                  what each is expected to take
+//! pruning.rs                the likeliest, of which programs are written
+//! ```
+//!
 //! `product.rs` reads contractions as batches of `alpha a b + beta c`, of which `windows.rs` says where rows that are windows of images
 //! lie; `operand.rs` says where operands lie, so that a transposed or strided one is read as it is; `prepack.rs` lays out weights in the
 //! order in which they are read, once, as `prepacked_filters.rs` does for those of convolutions on a GPU, and `pack.rs` writes kernels that
-//! lay out other operands before each product. `schedule.rs` lists how a product may be computed: `blocks.rs` chooses the blocks, `vnni.rs`
-//! those of `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `split_k.rs` divides
-//! long sums there. `template.rs` writes the programs, in the kernel language ([`tilefuse_block::dynamic`]), and
-//! `accesses.rs` keeps along which axes they access operands. `conv/` has the same for
-//! convolutions, and `attention/` for attention, each with a `schedule.rs` of its own. `pruning.rs` ranks schedules of all kinds.
+//! lay out other operands before each product. `blocks.rs` chooses the blocks of products on a host, `vnni.rs` those of `bf16` and 8-bit
+//! integers where processors have instructions for these, and `split_k.rs` divides long sums. `template.rs` writes the programs, in the
+//! kernel language ([`tilefuse_block::dynamic`]), and `accesses.rs` keeps along which axes they access operands. `conv/` writes those of
+//! convolutions, and `attention/` those of attention. `shared_launch.rs` finds products that a GPU may compute in one launch.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
-//! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `match_failure.rs` the reasons for
-//! which a call has no kernel at all.
+//! `call_kernels.rs` has what a template gives a call, and `match_failure.rs` the reasons for which a call has no kernel at all.
 //!
-//! A further kernel is a further `Schedule` of a product, a convolution or of attention: it gives a `Template` with the kernel, several where
-//! it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in
+//! A further kernel is a further `Blocking` or `Reading` of a `Schedule`. Which of kernels and call is used is decided in
 //! `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts; `apply.rs` then gives a call its kernel.
 
 mod accesses;
@@ -33,12 +40,10 @@ mod backend;
 mod blocks;
 mod call_kernels;
 mod candidates;
-mod choices;
 mod conv;
 mod epilogue;
 #[cfg(test)]
 mod epilogue_tests;
-mod host;
 mod match_failure;
 mod operand;
 #[cfg(test)]
@@ -50,6 +55,7 @@ mod partial_sums;
 mod prepack;
 mod prepacked_filters;
 mod price;
+mod problem;
 mod product;
 mod pruning;
 mod repeated_heads;
@@ -60,6 +66,8 @@ mod row_tests;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
+mod scheduler;
+mod search_space;
 mod shared_launch;
 #[cfg(test)]
 mod shared_launch_tests;
@@ -68,11 +76,11 @@ mod sibling_tests;
 mod split_k;
 #[cfg(test)]
 mod split_k_tests;
+mod target;
 mod template;
 #[cfg(test)]
 pub(crate) mod tests;
 mod vnni;
-mod warpgroup;
 #[cfg(test)]
 mod warpgroup_tests;
 mod window_axis;
@@ -83,11 +91,11 @@ pub use self::backend::Products;
 pub use self::call_kernels::{OperandKernel, Template};
 use self::candidates::Choice;
 pub use self::candidates::{Candidate, Times};
-use self::host::Host;
 pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;
 pub use self::repeated_heads::RepeatedHeads;
+use self::target::Target;
 use crate::block_kernel::Declined;
 use crate::channels_last;
 use crate::graph::{Graph, NodeId, Op};
@@ -126,14 +134,14 @@ pub(crate) fn choose_counted(
     if products == Products::Library {
         return decline_all(graph, MatchFailure::Library);
     }
-    let host = Host::of(profile, constants);
+    let target = Target::of(profile, constants);
     for node in graph.topological().unwrap_or_default() {
         if !graph.contains(node) {
             continue;
         }
-        let packs = host.and_then(|host| host.packs);
+        let packs = target.and_then(|target| target.prepacks);
         let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
-        let mut chosen = candidates::choose(graph, node, profile, host, (products, most_bytes), measure);
+        let mut chosen = candidates::choose(graph, node, profile, target, (products, most_bytes), measure);
         let has_kernel =
             |chosen: &Option<Choice>| chosen.as_ref().is_some_and(|choice| choice.template.is_some());
         if has_kernel(&chosen) && !rewrites.allow("select-kernels") {
@@ -162,9 +170,9 @@ pub(crate) fn has_kernel(
     profile: &Profile,
     (constants, most_bytes): (Option<u32>, u64),
 ) -> bool {
-    let host = Host::of(profile, constants);
+    let target = Target::of(profile, constants);
     // The likeliest one alone is built.
-    let all = candidates::kernels(graph, node, profile, host, (Products::Predicted, most_bytes));
+    let all = candidates::kernels(graph, node, profile, target, (Products::Predicted, most_bytes));
     matches!(all, Some(Ok(all)) if !all.is_empty())
 }
 

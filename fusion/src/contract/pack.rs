@@ -18,7 +18,7 @@
 //! instructions multiply 16-bit numbers in groups, what is packed are `f32`, which products would make of them first.
 //!
 //! A product then multiplies at full speed, whatever the strides of its operands are. Packing them takes as long as reading
-//! and writing them, which pays where enough rows are multiplied (`schedule.rs`).
+//! and writing them, which pays where enough rows are multiplied (`price.rs`).
 
 use smallvec::smallvec;
 use tilefuse_block::dynamic::{BuildError, Tile, axis, blocked, program};
@@ -26,10 +26,10 @@ use tilefuse_block::{Elem, Program};
 
 use super::blocks::{self, Blocks, blocks_of};
 use super::call_kernels::{OperandKernel, Template};
-use super::host::Host;
 use super::operand::Source;
 use super::prepack::Panels;
 use super::product::{Access, Product};
+use super::target::Target;
 use super::template::{self, Operands, Writer};
 use super::vnni;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
@@ -63,17 +63,17 @@ pub(super) struct Tiling {
 
 /// The panels of a product's right operand that is packed first, and the blocks that read them; `None` where there are no programs for
 /// its elements.
-pub(super) fn panels(product: &Product, host: Host) -> Option<(Panels, Blocks)> {
-    match vnni::group(product, host) {
+pub(super) fn panels(product: &Product, target: &Target<'_>) -> Option<(Panels, Blocks)> {
+    match vnni::group(product, target) {
         Some(group) => {
             let panels = Panels::of(product, vnni::width(product));
             let panels = panels.in_groups(group, vnni::depth(product).into());
-            let blocks = vnni::choose(product, host.threads, &panels);
+            let blocks = vnni::choose(product, target.processors, &panels);
             Some((panels, blocks))
         }
         None if product.elem == Elem::I8 => None,
         None => {
-            let blocks = blocks::dots(product, host.threads, true);
+            let blocks = blocks::dots(product, target.processors, true);
             let panels = Panels::of(product, blocks.columns.into()).in_groups(1, blocks.depth.into());
             Some((panels, blocks))
         }

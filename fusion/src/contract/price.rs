@@ -1,9 +1,23 @@
-//! What kernels of contractions and libtorch's calls are expected to take, by typical figures.
+//! What schedules of contractions, their kernels and libtorch's calls are expected to take, by typical figures.
+//!
+//! ```text
+//! us = max(flops / (share of the rate) + operations / their rate, bytes / bandwidth) / parts + packing + partial sums
+//! ```
+//!
+//! The share of the machine's rates that a schedule reaches is what makes the difference: `rates.rs` has that of threads, which compute
+//! blocks by vectors, and `rounds.rs` that of multiprocessors, which compute them in rounds. Products by warpgroups are compared by their
+//! rounds and partial sums alone: operands and result are the same.
 
+mod rates;
+mod rounds;
+
+use super::attention;
 use super::call_kernels::Template;
 use super::candidates::Times;
+use super::problem::{Problem, Task};
 use super::product::Product;
-use super::vnni;
+use super::schedule::{Blocking, Reading, Schedule};
+use super::{pack, vnni};
 use crate::machine::Profile;
 
 /// The rate of products over operands that were packed, in that over those as they lie.
@@ -99,6 +113,118 @@ impl Work {
     /// What writing, reading and combining what is left for the call's own kernel takes.
     pub(super) fn left_us(&self, profile: &Profile) -> f64 {
         if self.left > 0.0 { moving_us(2.0 * self.left, profile) + profile.launch_us } else { 0.0 }
+    }
+}
+
+/// A schedule, and what it is expected to take.
+#[derive(Debug)]
+pub(super) struct Priced {
+    /// How the call is computed.
+    pub(super) schedule: Schedule,
+    /// What that takes in microseconds, or in any unit that all schedules of the call have.
+    pub(super) us: f64,
+    /// How much of that if memory were not waited for.
+    pub(super) arithmetic_us: f64,
+    /// Bytes of packed operands and partial sums in each call.
+    pub(super) bytes: f64,
+    /// The shares of the machine's rates that the kernel and libtorch's call reach in what they compute.
+    shares: [f64; 2],
+    /// The part of the time that is left where the kernel shares its launch with those of other products; 1 alone.
+    shared_launch: f64,
+}
+
+/// Schedules of a task with what they are expected to take, by the machine's formula; one without a price is left out. Of those of a product that had better share its launch with other products
+/// there is one, whose blocks are best for all of them.
+pub(super) fn priced(all: Vec<Schedule>, task: &Task<'_>) -> Vec<Priced> {
+    match task.target.warpgroups {
+        None => all.into_iter().filter_map(|schedule| rates::priced(schedule, task)).collect(),
+        Some(units) => rounds::priced(all, task, units),
+    }
+}
+
+impl Priced {
+    /// A schedule by the share of the machine's rate that it reaches in what counts, and the shares in what is computed.
+    fn by_rate(schedule: Schedule, task: &Task<'_>, (share, shares): (f64, [f64; 2])) -> Priced {
+        let profile = task.target.profile;
+        let (packed, left) = (schedule.packed(task), schedule.left(task));
+        let group = match &schedule.reading {
+            Reading::Prepacked(panels) | Reading::Packed(panels) => panels.group,
+            Reading::PackedKv => vnni::VNNI2,
+            Reading::InPlace => 1,
+        };
+        let ops = rates::ops(&schedule, task);
+        let work = Work { shares: [share, 1.0], ops, group, packed, left, ..task.problem.work() };
+        let packing = if schedule.packs_for_many(task) { 0.0 } else { work.packing_us(profile) };
+        // What parts of the keys bring is in the share.
+        let parts = if matches!(task.problem, Problem::Product(_)) { schedule.parts() } else { 1 };
+        Priced {
+            us: work.generated_us(profile) / f64::from(parts) + packing + work.left_us(profile),
+            arithmetic_us: work.arithmetic_us(profile),
+            bytes: schedule.packed_bytes(task) + left,
+            shares,
+            shared_launch: 1.0,
+            schedule,
+        }
+    }
+
+    /// Its kernels.
+    pub(super) fn template(self, task: &Task<'_>) -> Option<Template> {
+        let template = self.schedule.template(task)?;
+        Some(Template { shares: self.shares, shared_launch: self.shared_launch, ..template })
+    }
+}
+
+/// Rows of a product that are many beside what packing the right operand takes, and of one in groups, if that has so many elements.
+const MANY_ROWS: i64 = 512;
+const MANY_ROWS_GROUPED: i64 = 128;
+const MANY_ELEMENTS: i64 = 1 << 16;
+
+impl Schedule {
+    /// Bytes of each operand that is packed in each call, where the time of that counts: for filters, keys and values it does not. What
+    /// fills up blocks is left out: how high these are depends on the threads.
+    fn packed(&self, task: &Task<'_>) -> Vec<f64> {
+        match (&task.problem, &self.reading, &self.blocking) {
+            (Problem::Product(product), Reading::Packed(panels), Blocking::Product(blocks)) => {
+                pack::bytes(product, panels, blocks, [product.m, product.k])
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Bytes of all operands that are packed in each call.
+    fn packed_bytes(&self, task: &Task<'_>) -> f64 {
+        match (&task.problem, &self.reading, &self.blocking) {
+            (Problem::Product(product), Reading::Packed(panels), Blocking::Product(blocks)) => {
+                pack::bytes(product, panels, blocks, pack::filled(product, blocks)).iter().sum()
+            }
+            (Problem::Convolution(call), Reading::Packed(panels), _) => {
+                let elements: i64 = panels.shape().iter().product();
+                elements as f64 * f64::from(call.conv.elem.bytes())
+            }
+            (Problem::Attention(attention), Reading::PackedKv, Blocking::Queries(blocks)) => {
+                attention::packed_bytes(attention, blocks)
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Whether so many rows read what is packed that packing it is a small part of the work, on a machine of any bandwidth: the order of
+    /// large sums does not depend on one that was measured.
+    fn packs_for_many(&self, task: &Task<'_>) -> bool {
+        let (Problem::Product(product), Reading::Packed(panels)) = (&task.problem, &self.reading) else {
+            return false;
+        };
+        let rows = if panels.group > 1 { MANY_ROWS_GROUPED } else { MANY_ROWS };
+        product.m >= rows && product.n.saturating_mul(product.k) >= MANY_ELEMENTS
+    }
+
+    /// Bytes of what parts leave.
+    fn left(&self, task: &Task<'_>) -> f64 {
+        match (&task.problem, self.splits) {
+            (Problem::Product(product), Some(splits)) => product.partial_bytes(splits.count),
+            (Problem::Attention(attention), Some(splits)) => attention::written_bytes(attention, splits),
+            _ => 0.0,
+        }
     }
 }
 

@@ -4,12 +4,16 @@ use smallvec::SmallVec;
 use tilefuse_block::Elem;
 
 use super::match_failure::MatchFailure;
-use super::operand::{Source, source};
+use super::operand::{self, Source, source};
 use super::windows::Windows;
+use crate::channels_last::ResultLayout;
 use crate::contraction::Contraction;
 use crate::graph::{Graph, NodeId, ValueRef};
 use crate::library_form::ContractionForm;
 use crate::types::Dims;
+
+/// Elements that one copy to a GPU's shared memory moves.
+pub(super) const COPIED: i64 = 8;
 
 /// Strides of an operand along the batch, and along its rows and columns in the product.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +26,7 @@ pub(super) struct Access {
     pub(super) matrix: [i64; 2],
 }
 
-/// `alpha a[m, k] b[k, n] + beta c[m, n]` for each member of a batch; the result is row-major.
+/// `alpha a[m, k] b[k, n] + beta c[m, n]` for each member of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Product {
     /// Sizes of the batch.
@@ -49,6 +53,8 @@ pub(super) struct Product {
     pub(super) elem: Elem,
     /// Of the result: the same, but for 8-bit integers 32 bits.
     pub(super) out: Elem,
+    /// The order of the result of a convolution that is a product (implicit GEMM); row-major otherwise.
+    pub(super) result_layout: Option<ResultLayout>,
 }
 
 /// The product of matrices that a node's contraction, of no windows, is.
@@ -85,6 +91,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<
         beta: form.addend.map_or(0.0, |(_, beta)| beta),
         elem,
         out: result,
+        result_layout: None,
     };
     let is_empty = product.batch.iter().chain([&m, &n, &k]).any(|&size| size <= 0);
     if is_empty { Err(MatchFailure::Small) } else { Ok(product.folded()) }
@@ -139,9 +146,47 @@ impl Access {
     pub(super) fn is_transposed(&self) -> bool {
         self.matrix[0] == 1 && self.matrix[1] != 1
     }
+
+    /// Whether its rows or columns, or `windows` where it has these, are copied to a GPU's shared memory in pieces of 16 bytes.
+    pub(super) fn is_copied(&self, windows: Option<&Windows>) -> bool {
+        let whole = |stride: &i64| stride % COPIED == 0;
+        let lines = match (windows, self.matrix) {
+            (Some(windows), _) => windows.is_multiple_of(COPIED),
+            (None, [1, other] | [other, 1]) => whole(&other),
+            _ => false,
+        };
+        lines && self.batch.iter().all(whole) && whole(&self.source.offset)
+    }
+}
+
+/// Whether rows of a product begin at no multiples of 16 bytes: libtorch's library takes a kernel several times slower for them on
+/// a GPU.
+pub(super) fn has_unaligned_rows(graph: &Graph, node: NodeId, form: &ContractionForm) -> bool {
+    let ty = graph.ty(node.into());
+    let bytes = ty.dtype.elem().map_or(0, |elem| i64::from(elem.bytes()));
+    form.window.is_none() && ty.shape.last().is_some_and(|columns| columns * bytes % 16 != 0)
 }
 
 impl Product {
+    /// The same over operands that are read from memory: what neighbours compute could not be copied to shared memory ahead.
+    pub(super) fn in_memory(mut self, graph: &Graph, node: NodeId) -> Product {
+        let operands = graph.operands(node);
+        for access in [&mut self.a, &mut self.b] {
+            if let Some(&value) = operands.get(usize::from(access.source.position)) {
+                let held = operand::in_memory(graph, value, access.source.position);
+                (access.source.layout, access.source.span) = (held.layout, held.span);
+            }
+        }
+        self
+    }
+
+    /// Bytes of the sums of so many parts.
+    pub(super) fn partial_bytes(&self, parts: u32) -> f64 {
+        let members: i64 = self.batch.iter().product();
+        let elements = f64::from(parts) * members as f64 * self.m as f64 * self.n as f64;
+        elements * f64::from(self.sum().bytes())
+    }
+
     /// The kind of sums.
     pub(super) fn sum(&self) -> Elem {
         match self.elem {

@@ -95,7 +95,7 @@ pub(super) fn whole(product: &Product, kernel: BlockKernel) -> Template {
         shares: [1.0; 2],
         panels: None,
         operand_kernels: Vec::new(),
-        result_layout: None,
+        result_layout: product.result_layout.clone(),
         repeated_heads: None,
         shared_launch: 1.0,
     }

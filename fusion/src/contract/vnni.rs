@@ -7,9 +7,9 @@
 use tilefuse_block::Elem;
 
 use super::blocks::{Blocks, Form, blocks_of};
-use super::host::Host;
 use super::prepack::Panels;
 use super::product::Product;
+use super::target::Target;
 
 /// Interleaved rows of `bf16`, and of 8-bit integers.
 pub(super) const VNNI2: i64 = 2;
@@ -35,10 +35,10 @@ const MAX_ROWS: u32 = 256;
 const INSTANCE_ROWS: f64 = 48.0;
 
 /// Rows that are interleaved in panels for a product, where there are instructions for these.
-pub(super) fn group(product: &Product, host: Host) -> Option<i64> {
+pub(super) fn group(product: &Product, target: &Target<'_>) -> Option<i64> {
     let group = match product.elem {
-        Elem::Bf16 if host.vnni2 => VNNI2,
-        Elem::I8 if host.vnni4 => VNNI4,
+        Elem::Bf16 if target.vnni2 => VNNI2,
+        Elem::I8 if target.vnni4 => VNNI4,
         _ => return None,
     };
     (product.m >= MIN_ROWS).then_some(group)

@@ -3,35 +3,48 @@
 use tilefuse_block::Elem;
 
 use super::call::Attention;
-use super::kv_splits::{KvSplits, written};
-use super::schedule::Form;
+use super::kv_splits::written;
 use super::vnni;
 use crate::contract::blocks::blocks_of;
 use crate::contract::product::Access;
+use crate::contract::schedule::Splits;
 use crate::types::fits_i32;
 
-/// How attention is divided. Extents of tiles are powers of two.
+/// How attention is divided among instances. Extents of tiles are powers of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Blocks {
+pub(in crate::contract) struct QueryBlocks {
+    /// What queries are to an instance.
+    pub(in crate::contract) mapping: QueryMapping,
     /// Queries of an instance: all where each is taken by itself, a power of two else.
-    pub(super) queries: u32,
+    pub(in crate::contract) queries: u32,
     /// Keys of a step.
-    pub(super) keys: u32,
+    pub(in crate::contract) keys: u32,
     /// Elements of queries and keys that are multiplied at a time.
-    pub(super) width: Vec<Span>,
+    pub(in crate::contract) width: Vec<Span>,
     /// Elements of values that are summed at a time.
-    pub(super) depth: Vec<Span>,
-    /// The ranges of keys that have instances of their own; `None` where an instance goes through all keys.
-    pub(super) splits: Option<KvSplits>,
+    pub(in crate::contract) depth: Vec<Span>,
+    /// Warps of an instance on a GPU.
+    pub(in crate::contract) warps: Option<u32>,
+}
+
+/// What queries are to an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::contract) enum QueryMapping {
+    /// Each is multiplied by keys as rows (`decode.rs`).
+    Each,
+    /// The lanes of vectors (`program.rs`).
+    Lanes,
+    /// The rows of products (`rows.rs`): on a host over keys and values that are packed in pairs (`vnni.rs`).
+    Rows,
 }
 
 /// Some elements of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(in crate::contract) struct Span {
     /// The first one.
     pub(super) first: u32,
     /// How many a tile has.
-    pub(super) extent: u32,
+    pub(in crate::contract) extent: u32,
 }
 
 /// Steps through all keys where a query sees those up to its own, at least: some of a step count for no query.
@@ -43,14 +56,14 @@ const STEP_ELEMENTS: u32 = 8192;
 /// The most elements of a query or a value.
 const MAX_ELEMENTS: u32 = 512;
 
-impl Form {
+impl QueryMapping {
     /// Queries that an instance on a host may have.
-    pub(super) fn queries(self, attention: &Attention) -> Vec<u32> {
+    pub(in crate::contract) fn queries(self, attention: &Attention) -> Vec<u32> {
         let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
         let least = match self {
-            Form::Each => return u32::try_from(attention.queries).ok().into_iter().collect(),
-            Form::PackedRows => 16,
-            Form::Lanes | Form::Rows { .. } => 2,
+            QueryMapping::Each => return u32::try_from(attention.queries).ok().into_iter().collect(),
+            QueryMapping::Rows => 16,
+            QueryMapping::Lanes => 2,
         };
         let most = covering(attention.queries).unwrap_or(0);
         // Scores of a step stay in the first cache.
@@ -59,13 +72,13 @@ impl Form {
     }
 
     /// Keys that a step on a host may have.
-    pub(super) fn keys(self, attention: &Attention) -> Vec<u32> {
+    pub(in crate::contract) fn keys(self, attention: &Attention) -> Vec<u32> {
         let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
         let elements = covering(attention.width.max(attention.depth)).unwrap_or(u32::MAX);
         let (least, most, causal) = match self {
-            Form::PackedRows => (32, 128, 64),
+            QueryMapping::Rows => (32, 128, 64),
             // Not by the queries of an instance: sums of other steps are rounded otherwise.
-            _ => {
+            QueryMapping::Each | QueryMapping::Lanes => {
                 let causal = covering(attention.queries).map_or(16, |all| (all / CAUSAL_STEPS).clamp(16, 64));
                 (8, (STEP_ELEMENTS / narrow / elements).clamp(16, 128), causal)
             }
@@ -75,24 +88,23 @@ impl Form {
     }
 
     /// The elements of queries and keys that are multiplied at a time on a host, and those of values that are summed.
-    pub(super) fn spans(self, attention: &Attention) -> Option<[Vec<Span>; 2]> {
-        if self == Form::PackedRows {
+    pub(in crate::contract) fn spans(self, attention: &Attention) -> Option<[Vec<Span>; 2]> {
+        if self == QueryMapping::Rows {
             return vnni::spans(attention);
         }
         let of = |extent: i64| spans(extent, [1, 128]);
         Some([of(attention.width)?, of(attention.depth)?])
     }
+
+    /// Blocks of so many queries of a member of the batch.
+    pub(in crate::contract) fn blocks_of(self, attention: &Attention, queries: u32) -> i64 {
+        if self == QueryMapping::Each { 1 } else { blocks_of(attention.queries, queries) }
+    }
 }
 
-impl Blocks {
-    /// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Splits of
-    /// keys come first, since they follow each other in memory.
-    pub(super) fn axes(&self) -> [u8; 2] {
-        if self.splits.is_some() { [1, 2] } else { [0, 1] }
-    }
-
+impl QueryBlocks {
     /// Steps of an instance where a query sees only keys up to its own number: of all instances the mean.
-    pub(super) fn causal_steps(&self, attention: &Attention) -> f64 {
+    pub(in crate::contract) fn causal_steps(&self, attention: &Attention) -> f64 {
         let (queries, keys) = (i64::from(self.queries), i64::from(self.keys));
         let all = blocks_of(attention.queries, self.queries);
         // The blocks of queries that do not see the last key.
@@ -111,12 +123,18 @@ impl Blocks {
 }
 
 /// The extent of the last step, of fewer keys than the others.
-pub(super) fn tail(keys: i64) -> u32 {
+pub(in crate::contract) fn tail(keys: i64) -> u32 {
     covering(keys).unwrap_or(1 << 16).max(8)
 }
 
+/// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Parts of the keys come first,
+/// since they follow each other in memory.
+pub(super) fn axes(splits: Option<Splits>) -> [u8; 2] {
+    if splits.is_some() { [1, 2] } else { [0, 1] }
+}
+
 /// Whether every offset that is computed fits 32 bits.
-pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
+pub(super) fn fits(attention: &Attention, blocks: &QueryBlocks, splits: Option<Splits>) -> bool {
     let padded = |n: i64, block: u32| n.checked_add(i64::from(block));
     let reach = |offset: i64, batch: &[i64], rows: (i64, i64), columns: (i64, i64)| {
         let batch = attention.batch.iter().copied().zip(batch.iter().copied());
@@ -145,7 +163,7 @@ pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
             y,
         ])
     };
-    let parts = blocks.splits.is_none_or(|splits| fits_i32(written(attention, splits)));
+    let parts = splits.is_none_or(|splits| fits_i32(written(attention, splits)));
     parts && all().is_some_and(|reached| reached.into_iter().all(fits_i32))
 }
 
@@ -156,7 +174,7 @@ fn covering(n: i64) -> Option<u32> {
 
 /// An extent, filled up to a multiple of the `least`, as powers of two of at most the `most`, the largest first; the last span may
 /// reach beyond the end. `None` of too many elements.
-pub(super) fn spans(extent: i64, [least, most]: [u32; 2]) -> Option<Vec<Span>> {
+pub(in crate::contract) fn spans(extent: i64, [least, most]: [u32; 2]) -> Option<Vec<Span>> {
     let filled = u32::try_from(extent).ok().filter(|&n| n <= MAX_ELEMENTS)?.next_multiple_of(least);
     let (mut first, mut rest) = (0, filled);
     let mut spans = Vec::new();

@@ -13,52 +13,56 @@ use crate::types::{Dims, TensorType};
 
 /// Rows `softmax(scale q kᵀ + mask) v` for each member of a batch, heads among them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Attention {
+pub(in crate::contract) struct Attention {
     /// Sizes of the batch.
-    pub(super) batch: Dims,
+    pub(in crate::contract) batch: Dims,
     /// Rows of queries and of the result.
-    pub(super) queries: i64,
+    pub(in crate::contract) queries: i64,
     /// Rows of keys and values.
-    pub(super) keys: i64,
+    pub(in crate::contract) keys: i64,
     /// Elements of a query and a key.
-    pub(super) width: i64,
+    pub(in crate::contract) width: i64,
     /// Elements of a value.
-    pub(super) depth: i64,
+    pub(in crate::contract) depth: i64,
     /// `[queries, width]`.
-    pub(super) q: Access,
+    pub(in crate::contract) q: Access,
     /// `[keys, width]`.
-    pub(super) k: Access,
+    pub(in crate::contract) k: Access,
     /// `[keys, depth]`.
-    pub(super) v: Access,
+    pub(in crate::contract) v: Access,
     /// `[queries, keys]`.
-    pub(super) mask: Option<Mask>,
+    pub(in crate::contract) mask: Option<Mask>,
     /// Strides of the result along the batch.
-    pub(super) out_batch: Dims,
+    pub(in crate::contract) out_batch: Dims,
     /// Strides of the result along queries and a value's elements.
-    pub(super) out: [i64; 2],
+    pub(in crate::contract) out: [i64; 2],
     /// The factor of products.
-    pub(super) scale: f64,
+    pub(in crate::contract) scale: f64,
     /// Whether a query sees only the keys up to its own number.
-    pub(super) causal: bool,
+    pub(in crate::contract) causal: bool,
     /// Whether the result of a query that no key has a weight for is 0, and not NaN.
-    pub(super) safe: bool,
+    pub(in crate::contract) safe: bool,
     /// Of queries, keys, values and result.
-    pub(super) elem: Elem,
+    pub(in crate::contract) elem: Elem,
     /// Heads of keys and values of which one of several alike is read.
-    pub(super) repeated: Option<RepeatedHeads>,
+    pub(in crate::contract) repeated: Option<RepeatedHeads>,
 }
 
 /// What is done to scores, `[queries, keys]`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mask {
-    pub(super) access: Access,
-    pub(super) form: MaskForm,
+pub(in crate::contract) struct Mask {
+    pub(in crate::contract) access: Access,
+    pub(in crate::contract) form: MaskForm,
     /// Of the mask's elements.
-    pub(super) elem: Elem,
+    pub(in crate::contract) elem: Elem,
 }
 
 /// The attention that a node's form is, but for types and tensors that the templates do not know.
-pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Attention, MatchFailure> {
+pub(in crate::contract) fn read(
+    graph: &Graph,
+    node: NodeId,
+    form: &AttentionForm,
+) -> Result<Attention, MatchFailure> {
     let tensors = Tensors::of(graph, node, form)?;
     let read = tensors.attention(graph.ty(node.into()), form).ok_or(MatchFailure::NoTemplate)?;
     let Attention { batch, queries, keys, width, depth, .. } = &read;
@@ -215,23 +219,23 @@ impl Attention {
     }
 
     /// Members of the batch.
-    pub(super) fn members(&self) -> Option<i64> {
+    pub(in crate::contract) fn members(&self) -> Option<i64> {
         self.batch.iter().try_fold(1i64, |all, &n| all.checked_mul(n))
     }
 
     /// Positions of operands in the order of the program's parameters.
-    pub(super) fn positions(&self) -> impl Iterator<Item = &Source> {
+    pub(in crate::contract) fn positions(&self) -> impl Iterator<Item = &Source> {
         let mask = self.mask.as_ref().map(|mask| &mask.access);
         [&self.q, &self.k, &self.v].into_iter().chain(mask).map(|access| &access.source)
     }
 
     /// What sums are made of.
-    pub(super) fn sum(&self) -> Elem {
+    pub(in crate::contract) fn sum(&self) -> Elem {
         if self.elem == Elem::F64 { Elem::F64 } else { Elem::F32 }
     }
 
     /// Pairs of a query and a key that it sees, in all.
-    pub(super) fn pairs(&self) -> f64 {
+    pub(in crate::contract) fn pairs(&self) -> f64 {
         let (queries, keys) = (self.queries as f64, self.keys as f64);
         let hidden = if self.causal { keys * (keys - 1.0) / 2.0 } else { 0.0 };
         (queries * keys - hidden) * self.members().unwrap_or(i64::MAX) as f64

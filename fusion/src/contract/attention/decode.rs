@@ -10,7 +10,7 @@
 use tilefuse_block::Program;
 use tilefuse_block::dynamic::{Axis, BuildError, Tile, fma, program};
 
-use super::blocks::{Blocks, Span, tail};
+use super::blocks::{QueryBlocks, Span, tail};
 use super::call::Attention;
 use super::kv_splits::behind;
 use super::online::{self, State, masked};
@@ -18,6 +18,7 @@ use super::program::Member;
 use super::walk::Walk;
 use crate::block_kernel::Coordinates;
 use crate::contract::accesses::Accesses;
+use crate::contract::schedule::Splits;
 use crate::taken::taken;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
@@ -27,12 +28,13 @@ use crate::taken::taken;
 /// A defect of this module, where the operations do not fit each other.
 pub(super) fn write(
     attention: &Attention,
-    blocks: &Blocks,
+    blocks: &QueryBlocks,
+    splits: Option<Splits>,
 ) -> Result<(Program, Vec<Coordinates>), BuildError> {
     taken!("each query by itself");
     let accesses = Accesses::default();
     let program = program("attention", |kernel| {
-        let member = Member::of(kernel, attention, (blocks, false), &accesses);
+        let member = Member::of(kernel, attention, (blocks, splits), false, &accesses);
         let elements = |n: i64| {
             let extent = n.unsigned_abs().next_power_of_two() as u32;
             member.span(Span { first: 0, extent }, n)
@@ -45,7 +47,7 @@ pub(super) fn write(
         let queries = (0..i64::from(blocks.queries)).map(query).collect();
         let writer = DecodeWriter { attention, blocks, member, width, depth, queries };
         for (number, state) in (0..).zip(&writer.through_keys()) {
-            match blocks.splits {
+            match splits {
                 Some(_) => writer.leave(number, state),
                 None => writer.store(number, state),
             }
@@ -56,7 +58,7 @@ pub(super) fn write(
 
 struct DecodeWriter<'a> {
     attention: &'a Attention,
-    blocks: &'a Blocks,
+    blocks: &'a QueryBlocks,
     member: Member<'a>,
     /// The elements of the query.
     width: Axis,

@@ -1,11 +1,12 @@
 //! Splits of the keys that have instances of their own, and what these leave.
 //!
-//! On a host they follow from shapes alone: a result must not depend on how many threads there are. On a GPU `warpgroup.rs` prices
-//! several numbers of them on its multiprocessors.
+//! On a host they follow from shapes alone: a result must not depend on how many threads there are. On a GPU several numbers of them are
+//! priced.
 
+use super::blocks::QueryMapping;
 use super::call::Attention;
-use super::schedule::Form;
 use crate::contract::blocks::blocks_of;
+use crate::contract::schedule::Splits;
 use crate::machine::HOST_PARTS;
 
 /// Queries of an instance that is large enough.
@@ -22,31 +23,26 @@ const MIN_WORK_OF_SEVERAL: i64 = 1 << 22;
 /// How many times larger keys and values are than what ranges leave, at least.
 const SHARE: i64 = 16;
 
-/// The ranges of keys of one member of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KvSplits {
-    /// Keys of a range; the last one may have fewer.
-    pub(super) length: i64,
-    /// How many there are.
-    pub(super) count: u32,
-}
-
-impl KvSplits {
-    /// So many ranges of whole steps, or fewer; `None` where they are not several, or keys are seen by some queries only.
-    pub(super) fn of(attention: &Attention, count: i64, step: u32) -> Option<KvSplits> {
+impl Splits {
+    /// The keys of a member of the batch in so many ranges of whole steps, or fewer; `None` where they are not several, or keys are seen by some queries only.
+    pub(in crate::contract) fn of_keys(attention: &Attention, count: i64, step: u32) -> Option<Splits> {
         let each = (attention.keys + count - 1) / count;
         let length = blocks_of(each, step) * i64::from(step);
         let count = u32::try_from((attention.keys + length - 1) / length).ok()?;
-        (count > 1 && !attention.causal).then_some(KvSplits { length, count })
+        (count > 1 && !attention.causal).then_some(Splits { length, count })
     }
 
-    /// The ranges on a host of a call whose steps have so many keys; `None` where all keys of a query stay together.
-    pub(super) fn on_host(attention: &Attention, form: Form, keys: u32) -> Option<KvSplits> {
+    /// Those on a host of a call whose steps have so many keys; `None` where all keys of a query stay together.
+    pub(in crate::contract) fn of_keys_on_host(
+        attention: &Attention,
+        mapping: QueryMapping,
+        keys: u32,
+    ) -> Option<Splits> {
         if attention.causal {
             return None;
         }
         let members = attention.members()?;
-        let down = form.down(attention, QUERIES);
+        let down = mapping.blocks_of(attention, QUERIES);
         let instances = members.checked_mul(down)?;
         let elements = attention.keys.checked_mul(attention.width.checked_add(attention.depth)?)?;
         let work = members.checked_mul(elements)?.checked_mul(attention.queries)?;
@@ -58,7 +54,7 @@ impl KvSplits {
         let left = left_by_split(attention)?.checked_mul(attention.sum().bytes().into())?;
         let small = elements.checked_mul(attention.elem.bytes().into())? / left.checked_mul(SHARE)?;
         let count = wanted.min(attention.keys / MIN_KEYS).min(small);
-        if count < 2 { None } else { KvSplits::of(attention, count, keys) }
+        if count < 2 { None } else { Splits::of_keys(attention, count, keys) }
     }
 }
 
@@ -75,8 +71,13 @@ pub(super) fn behind(attention: &Attention) -> [i64; 2] {
 }
 
 /// Elements that all ranges leave; `i64::MAX` where these are too many.
-pub(super) fn written(attention: &Attention, splits: KvSplits) -> i64 {
+pub(super) fn written(attention: &Attention, splits: Splits) -> i64 {
     let all =
         || left_by_split(attention)?.checked_mul(attention.members()?)?.checked_mul(splits.count.into());
     all().unwrap_or(i64::MAX)
+}
+
+/// Bytes of what all ranges leave.
+pub(in crate::contract) fn written_bytes(attention: &Attention, splits: Splits) -> f64 {
+    written(attention, splits) as f64 * f64::from(attention.sum().bytes())
 }

@@ -27,11 +27,11 @@
 //! model repeats for that are read as they were before (`repeated_heads`).
 //!
 //! Where there are instructions for products of blocks, queries are rows and nothing is transposed (`rows`): of `bf16` on
-//! processors that multiply pairs of numbers, whose keys and values are packed first (`vnni`), and on GPUs (`warpgroup`).
+//! processors that multiply pairs of numbers, whose keys and values are packed first (`vnni`), and on GPUs.
 //!
 //! Where there are few queries and heads, ranges of keys have instances of their own (`kv_splits`, `split_kv`).
 //!
-//! All of these are schedules (`schedule`), of which the cost model takes the likeliest.
+//! All of these are schedules (`contract/search_space.rs`), of which the cost model takes the likeliest; `template` has their kernels.
 //!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
 //! are masked. A query that sees no key gives 0, as libtorch's does.
@@ -45,61 +45,26 @@ mod kv_splits;
 mod online;
 mod program;
 mod rows;
-mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 mod split_kv;
+mod template;
 #[cfg(test)]
 mod tests;
 mod vnni;
 mod walk;
-mod warpgroup;
 
 use tilefuse_block::Program;
 
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Tied};
 use crate::contract::call_kernels::{OperandKernel, Template};
-use crate::contract::host::Host;
-use crate::contract::match_failure::MatchFailure;
 use crate::contract::price::Work;
-use crate::contract::pruning::prune;
-use crate::contract::warpgroup::{Gpu, check_type};
-use crate::graph::{Graph, NodeId};
-use crate::library_form::AttentionForm;
-use crate::machine::Profile;
 
-use call::Attention;
-
-/// The templates of attention on a host, the likeliest first.
-pub(super) fn on_host(
-    graph: &Graph,
-    node: NodeId,
-    form: &AttentionForm,
-    (profile, host): (&Profile, Host),
-    (measured, most_bytes): (bool, u64),
-) -> Result<Vec<Template>, MatchFailure> {
-    let attention = call::read(graph, node, form)?;
-    let all = schedule::on_host(&attention, (profile, host), most_bytes);
-    // Of queries and values that are not too wide there is one.
-    if all.is_empty() {
-        return Err(MatchFailure::Sizes);
-    }
-    prune(all, (measured, most_bytes), |schedule| schedule.template(graph, node, &attention))
-}
-
-/// The same on a GPU of so many multiprocessors that multiply by warpgroups.
-pub(super) fn on_gpu(
-    graph: &Graph,
-    node: NodeId,
-    form: &AttentionForm,
-    gpu: Gpu<'_>,
-    limits: (bool, u64),
-) -> Result<Vec<Template>, MatchFailure> {
-    check_type(graph, node)?;
-    let attention = call::read(graph, node, form)?;
-    let all = warpgroup::schedules(&attention, gpu, limits.1)?;
-    prune(all, limits, |schedule| schedule.template(graph, node, &attention))
-}
+pub(super) use blocks::{QueryBlocks, QueryMapping, Span, spans, tail};
+pub(super) use call::{Attention, read};
+pub(super) use kv_splits::written_bytes;
+pub(super) use template::template;
+pub(super) use vnni::{bytes as packed_bytes, is_valid as packs_kv};
 
 /// The kernel of a program that computes the result of operands where they lie.
 fn kernel(
@@ -127,12 +92,12 @@ fn kernel(
 
 /// The template of a kernel, before which others run.
 fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<OperandKernel>) -> Template {
-    let Work { flops, bytes, shares, .. } = Work::of_attention(attention);
+    let Work { flops, bytes, .. } = Work::of_attention(attention);
     Template {
         kernel,
         flops,
         bytes,
-        shares,
+        shares: [1.0; 2],
         panels: None,
         operand_kernels,
         result_layout: None,
@@ -143,7 +108,7 @@ fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<Operand
 
 impl Work {
     /// That of attention whose operands are read as they lie.
-    fn of_attention(attention: &Attention) -> Work {
+    pub(super) fn of_attention(attention: &Attention) -> Work {
         let elements = attention.width as f64 + attention.depth as f64;
         let rows = attention.queries as f64 + attention.keys as f64;
         let members = attention.members().unwrap_or(1) as f64;

@@ -6,7 +6,7 @@ use tilefuse_block::dynamic::{
 };
 use tilefuse_block::{Elem, Program};
 
-use super::blocks::{Blocks, Span, fits, tail};
+use super::blocks::{QueryBlocks, Span, axes, fits, tail};
 use super::call::Attention;
 use super::kv_splits::{behind, left_by_split, written};
 use super::online::{self, State, masked};
@@ -14,6 +14,7 @@ use super::walk::{KeyStep, Queries, Walk};
 use crate::block_kernel::Coordinates;
 use crate::contract::accesses::{Accesses, Matrix};
 use crate::contract::product::Access;
+use crate::contract::schedule::Splits;
 use crate::library_form::MaskForm;
 use crate::taken::taken;
 
@@ -24,19 +25,20 @@ use crate::taken::taken;
 /// A defect of this module, where the operations do not fit each other.
 pub(super) fn write(
     attention: &Attention,
-    blocks: &Blocks,
+    blocks: &QueryBlocks,
+    splits: Option<Splits>,
 ) -> Result<(Program, Vec<Coordinates>), BuildError> {
     taken!("queries as lanes");
     let accesses = Accesses::default();
     let program = program("attention", |kernel| {
-        let member = Member::of(kernel, attention, (blocks, false), &accesses);
-        let block = program_id(blocks.axes()[0].into()).cast(member.index);
+        let member = Member::of(kernel, attention, (blocks, splits), false, &accesses);
+        let block = program_id(axes(splits)[0].into()).cast(member.index);
         let first = block * blocks.queries;
         let queries = blocked(block, blocks.queries, attention.queries);
         let mut writer = LaneWriter { attention, blocks, member, queries, first, q: Vec::new() };
         writer.q = writer.transposed_queries();
         let state = writer.through_keys();
-        match blocks.splits {
+        match splits {
             Some(_) => writer.leave(&state),
             None => writer.store(&state),
         }
@@ -66,10 +68,11 @@ impl<'a> Member<'a> {
     pub(super) fn of(
         kernel: &Scope,
         attention: &Attention,
-        (blocks, copied): (&Blocks, bool),
+        (blocks, splits): (&QueryBlocks, Option<Splits>),
+        copied: bool,
         accesses: &'a Accesses,
     ) -> Member<'a> {
-        let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
+        let index = if fits(attention, blocks, splits) { Elem::I32 } else { Elem::I64 };
         let pointer =
             |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);
         let operand = |name: &str, access: &Access, elem: Elem| pointer(name, elem, access.source.span);
@@ -79,14 +82,14 @@ impl<'a> Member<'a> {
         let mask = attention.mask.as_ref();
         let mask = mask.map(|mask| (&mask.access, mask.form, operand("mask", &mask.access, mask.elem)));
         let sizes = [attention.members().unwrap_or(1), attention.queries, attention.depth];
-        let y = match blocks.splits {
+        let y = match splits {
             Some(splits) => pointer("parts", attention.sum(), written(attention, splits)),
             None => pointer("y", attention.elem, sizes.iter().product()),
         };
-        let member = program_id(blocks.axes()[1].into()).cast(index);
+        let member = program_id(axes(splits)[1].into()).cast(index);
         let members = unravel(member, &attention.batch);
         let mut range = None;
-        let start = match blocks.splits {
+        let start = match splits {
             Some(splits) => {
                 let number = program_id(0).cast(index);
                 let first = number * splits.length;
@@ -141,7 +144,7 @@ impl<'a> Member<'a> {
 
 struct LaneWriter<'a> {
     attention: &'a Attention,
-    blocks: &'a Blocks,
+    blocks: &'a QueryBlocks,
     member: Member<'a>,
     queries: Axis,
     /// The first query.

@@ -12,7 +12,7 @@
 use tilefuse_block::Program;
 use tilefuse_block::dynamic::{Axis, BuildError, Ptr, Tile, axis, blocked, dot, program, program_id, zeros};
 
-use super::blocks::{Blocks, Span, tail};
+use super::blocks::{QueryBlocks, Span, axes, tail};
 use super::call::Attention;
 use super::kv_splits::behind;
 use super::online::{self, State, masked};
@@ -21,6 +21,7 @@ use super::walk::{KeyStep, Queries, Walk};
 use crate::block_kernel::Coordinates;
 use crate::contract::accesses::Accesses;
 use crate::contract::blocks::blocks_of;
+use crate::contract::schedule::Splits;
 use crate::contract::template::load_groups;
 use crate::library_form::MaskForm;
 use crate::taken::taken;
@@ -35,14 +36,14 @@ const MIN_KEYS: u32 = 16;
 /// A defect of this module, where the operations do not fit each other.
 pub(super) fn write(
     attention: &Attention,
-    blocks: &Blocks,
+    (blocks, splits): (&QueryBlocks, Option<Splits>),
     packed: Option<u32>,
 ) -> Result<(Program, Vec<Coordinates>), BuildError> {
     taken!("queries as rows");
     let accesses = Accesses::default();
     let program = program("attention", |kernel| {
-        let member = Member::of(kernel, attention, (blocks, packed.is_none()), &accesses);
-        let block = || program_id(blocks.axes()[0].into()).cast(member.index);
+        let member = Member::of(kernel, attention, (blocks, splits), packed.is_none(), &accesses);
+        let block = || program_id(axes(splits)[0].into()).cast(member.index);
         let first = block() * blocks.queries;
         let (count, all) = (i64::from(blocks.queries), attention.queries);
         // The last block begins earlier where blocks do not divide the queries, so that none of what it reads is masked.
@@ -55,7 +56,7 @@ pub(super) fn write(
             RowWriter { attention, blocks, packed, member, queries, own, first: start, q: Vec::new() };
         writer.q = writer.queries();
         let state = writer.through_keys();
-        match blocks.splits {
+        match splits {
             Some(_) => writer.leave(&state),
             None => writer.store(&state),
         }
@@ -65,7 +66,7 @@ pub(super) fn write(
 
 struct RowWriter<'a> {
     attention: &'a Attention,
-    blocks: &'a Blocks,
+    blocks: &'a QueryBlocks,
     packed: Option<u32>,
     member: Member<'a>,
     /// The queries that are read, and of these the ones that are stored.

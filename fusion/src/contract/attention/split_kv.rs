@@ -12,21 +12,22 @@
 use tilefuse_block::dynamic::{BuildError, Tile, axis, offset, program, program_id, scalar, unravel};
 use tilefuse_block::{Elem, Program};
 
-use super::blocks::{Blocks, fits};
+use super::blocks::{QueryBlocks, fits};
 use super::call::Attention;
-use super::kv_splits::{KvSplits, behind, left_by_split, written};
+use super::kv_splits::{behind, left_by_split, written};
 use super::online::{factors, inverse};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::contract::accesses::{Accesses, Matrix};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
+use crate::contract::schedule::Splits;
 use crate::taken::taken;
 use crate::types::{DType, Device, TensorType};
 
 /// What the first kernel makes of a call's operands, by its program and its grid.
 pub(super) fn parts(
     attention: &Attention,
-    splits: KvSplits,
+    splits: Splits,
     ((program, coordinates), grid): ((Program, Vec<Coordinates>), [u32; 3]),
     device: Device,
     schedule: String,
@@ -55,8 +56,8 @@ pub(super) fn parts(
 /// The kernel of the call, which combines what the operand at this position holds.
 pub(super) fn combining(
     attention: &Attention,
-    blocks: &Blocks,
-    splits: KvSplits,
+    blocks: &QueryBlocks,
+    splits: Splits,
     position: u16,
 ) -> Option<BlockKernel> {
     let (program, coordinates) = combine(attention, blocks, splits).ok()?;
@@ -80,10 +81,10 @@ pub(super) fn combining(
 /// The program of the second kernel; instances are numbered by query and by member of the batch.
 fn combine(
     attention: &Attention,
-    blocks: &Blocks,
-    splits: KvSplits,
+    blocks: &QueryBlocks,
+    splits: Splits,
 ) -> Result<(Program, Vec<Coordinates>), BuildError> {
-    let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
+    let index = if fits(attention, blocks, Some(splits)) { Elem::I32 } else { Elem::I64 };
     let each = left_by_split(attention).unwrap_or(i64::MAX);
     let members = attention.members().unwrap_or(1);
     let count = i64::from(splits.count);

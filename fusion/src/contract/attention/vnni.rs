@@ -9,7 +9,7 @@
 
 use tilefuse_block::{Elem, Program};
 
-use super::blocks::{self, Blocks, Span};
+use super::blocks::{self, QueryBlocks, Span};
 use super::call::Attention;
 use super::{kernel, rows};
 use crate::block_kernel::{BlockKernel, Coordinates};
@@ -40,7 +40,7 @@ pub(super) struct Packed {
 }
 
 /// Whether keys and values may be packed in pairs.
-pub(super) fn is_valid(attention: &Attention) -> bool {
+pub(in crate::contract) fn is_valid(attention: &Attention) -> bool {
     attention.elem == Elem::Bf16 && attention.queries >= MIN_QUERIES && attention.keys >= MIN_KEYS
 }
 
@@ -62,7 +62,7 @@ fn filled(spans: &[Span]) -> u32 {
 }
 
 /// Bytes of packed keys and values.
-pub(super) fn bytes(attention: &Attention, blocks: &Blocks) -> f64 {
+pub(in crate::contract) fn bytes(attention: &Attention, blocks: &QueryBlocks) -> f64 {
     let keys = blocks_of(attention.keys, blocks.keys) as f64 * f64::from(blocks.keys);
     let of = |access: &Access, spans: &[Span]| {
         let own = access.batch.iter().zip(&attention.batch).filter(|(stride, _)| **stride != 0);
@@ -73,7 +73,12 @@ pub(super) fn bytes(attention: &Attention, blocks: &Blocks) -> f64 {
 }
 
 /// The program over packed keys and values, the operands of these positions from one on.
-pub(super) fn pack(attention: &Attention, blocks: &Blocks, position: u16, device: Device) -> Option<Packed> {
+pub(super) fn pack(
+    attention: &Attention,
+    blocks: &QueryBlocks,
+    position: u16,
+    device: Device,
+) -> Option<Packed> {
     let (wide, deep) = (filled(&blocks.width), filled(&blocks.depth));
     let columns = blocks.depth.first()?.extent;
     let [down, right] = attention.k.matrix;
@@ -92,7 +97,7 @@ pub(super) fn pack(attention: &Attention, blocks: &Blocks, position: u16, device
         ..attention.clone()
     };
     taken!("keys and values in VNNI layout");
-    let program = rows::write(&own, blocks, Some(wide)).ok()?;
+    let program = rows::write(&own, (blocks, None), Some(wide)).ok()?;
     Some(Packed { program, attention: own, operand_kernels: [k, v] })
 }
 
@@ -127,5 +132,6 @@ fn product(attention: &Attention, right: &Access, [k, n]: [i64; 2]) -> Product {
         beta: 0.0,
         elem: attention.elem,
         out: attention.elem,
+        result_layout: None,
     }
 }

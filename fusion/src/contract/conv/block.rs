@@ -8,7 +8,7 @@ use crate::contract::window_axis::{Corners, WindowAxis};
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Block {
+pub(in crate::contract) struct Block {
     /// Filters of an instance, a power of two. Of a depthwise convolution those that follow one another in a loop, any
     /// number.
     pub(super) filters: u32,
@@ -30,7 +30,7 @@ const SUMS: u32 = 16;
 
 impl Block {
     /// The block of a convolution for so many threads.
-    pub(super) fn of(conv: &Conv, threads: u32) -> Block {
+    pub(in crate::contract) fn of(conv: &Conv, threads: u32) -> Block {
         // Of vectors of 512 bits; with shorter ones a block is computed in parts.
         let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         if conv.depth() == 1 { Block::depthwise(conv, threads, lanes) } else { Block::dense(conv, lanes) }
@@ -82,7 +82,7 @@ impl Block {
     }
 
     /// The share of what is computed that is in the result.
-    pub(super) fn useful(&self, conv: &Conv) -> f64 {
+    pub(in crate::contract) fn useful(&self, conv: &Conv) -> f64 {
         let each = if conv.depth() == 1 { 1 } else { self.filters };
         let filters = conv.filters_of_group();
         let computed = self.parts(conv) * u64::from(self.area()) * filters.next_multiple_of(each.into());

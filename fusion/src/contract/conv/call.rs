@@ -13,7 +13,7 @@ use crate::library_form::ContractionForm;
 use crate::types::fits_i32;
 
 /// A convolution and the positions of its operands: images, weights, and the bias if there is one.
-pub(in crate::contract) struct Read {
+pub(in crate::contract) struct ConvCall {
     pub(in crate::contract) conv: Conv,
     pub(in crate::contract) operands: Vec<u16>,
     /// Whether all operands and the result are row-major.
@@ -22,7 +22,7 @@ pub(in crate::contract) struct Read {
     pub(in crate::contract) batched: bool,
 }
 
-impl Read {
+impl ConvCall {
     /// Where the images of a call lie.
     pub(super) fn image(&self, lie: &Source) -> Option<Image> {
         let skip = usize::from(self.batched);
@@ -41,24 +41,35 @@ impl Read {
     }
 }
 
-/// Why a convolution has no kernel.
-pub(in crate::contract) fn declined(graph: &Graph, node: NodeId, form: &ContractionForm) -> MatchFailure {
+/// The convolution that a node's contraction is.
+///
+/// # Errors
+/// Why there is no kernel for it.
+pub(in crate::contract) fn read(
+    graph: &Graph,
+    node: NodeId,
+    form: &ContractionForm,
+) -> Result<ConvCall, MatchFailure> {
+    known(graph, node, form).ok_or_else(|| unknown(graph, node))
+}
+
+/// Why no template knows a convolution.
+fn unknown(graph: &Graph, node: NodeId) -> MatchFailure {
     let out = graph.ty(node.into()).dtype;
     let floats = matches!(out.elem(), Some(Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16));
     let operands = graph.operands(node);
     let tensors = || operands.iter().copied().chain([node.into()]).map(|value| graph.ty(value));
-    match read(graph, node, form) {
-        _ if !floats || tensors().any(|ty| ty.dtype != out) => MatchFailure::ElementTypes,
-        Some(read) if !read.row_major => MatchFailure::ImageStrides,
-        _ if tensors().any(|ty| ty.numel() == 0) => MatchFailure::Small,
-        _ if tensors().any(|ty| !fits_i32(ty.numel())) => MatchFailure::Sizes,
-        _ => MatchFailure::NoTemplate,
+    match () {
+        () if !floats || tensors().any(|ty| ty.dtype != out) => MatchFailure::ElementTypes,
+        () if tensors().any(|ty| ty.numel() == 0) => MatchFailure::Small,
+        () if tensors().any(|ty| !fits_i32(ty.numel())) => MatchFailure::Sizes,
+        () => MatchFailure::NoTemplate,
     }
 }
 
 /// The convolution that a node's contraction is; `None` for those that the templates do not know, such as those whose tensors
 /// are not floats of one type.
-pub(in crate::contract) fn read(graph: &Graph, node: NodeId, form: &ContractionForm) -> Option<Read> {
+pub(super) fn known(graph: &Graph, node: NodeId, form: &ContractionForm) -> Option<ConvCall> {
     let ConvArgs { stride, padding, dilation, groups, transposed, .. } = form.window.as_ref()?;
     let (groups, transposed) = (*groups, *transposed);
     let values = graph.operands(node);
@@ -115,5 +126,5 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, form: &ContractionF
         false => natural(w[1])? == conv.depth(),
     };
     let fits = weights && natural(y[0])? == conv.filters;
-    fits.then_some(Read { conv, operands, row_major, batched })
+    fits.then_some(ConvCall { conv, operands, row_major, batched })
 }

@@ -1,37 +1,36 @@
 //! Convolutions by vectors of filters: what their programs need beside the convolution, and where panels of the filters come from.
 
-use super::call::Read;
+use super::call::ConvCall;
 use super::geometry::{Conv, Image, whole};
 use super::tile::Extents;
 use super::{packed, packed_filter};
 use crate::block_kernel::{Layout, Tied};
 use crate::contract::call_kernels::Template;
-use crate::contract::host::Vectors;
 use crate::contract::operand::{Source, in_memory, source};
 use crate::contract::prepack::{Panels, unwritten_param};
+use crate::contract::schedule::Reading;
+use crate::contract::target::Vectors;
 use crate::graph::{Graph, NodeId};
 
-/// A convolution over panels of its filters.
-pub(super) struct FilterPanels {
+/// A convolution by vectors of filters, which lie in panels.
+#[derive(Debug)]
+pub(in crate::contract) struct FilterVectors {
     conv: Conv,
     image: Image,
     tile: Extents,
-    panels: Panels,
-    /// Where filters lie that are packed in each call; those of others are weights.
-    packed: Option<Source>,
     /// Whether the result has the filters innermost.
-    pub(super) last: bool,
+    pub(in crate::contract) last: bool,
 }
 
-impl FilterPanels {
-    /// That of a call. Its result has the filters innermost where the call's has, or where that is row-major and `turn` says so.
-    pub(super) fn of(
+impl FilterVectors {
+    /// That of a call, and how it reads filters: weights are prepacked, others packed in each call. Its result has the filters innermost where the call's has, or where that is row-major and `turn` says so.
+    pub(in crate::contract) fn of(
         graph: &Graph,
         node: NodeId,
-        read: &Read,
+        read: &ConvCall,
         turn: bool,
         vectors: Vectors,
-    ) -> Option<FilterPanels> {
+    ) -> Option<(Reading, FilterVectors)> {
         let out = graph.node(node).outs.first()?;
         let is_channels_last = read.channels_last_layout(&out.shape)?.is_order_of(&out.strides, &out.shape);
         if !is_channels_last && !out.is_contiguous() {
@@ -54,19 +53,18 @@ impl FilterPanels {
         }
         let &position = read.operands.get(1)?;
         let value = *operands.get(usize::from(position))?;
-        let (panels, packed) = match unwritten_param(graph, value) {
-            Some(_) => (panels(graph, node, read, &tile)?, None),
+        let reading = match unwritten_param(graph, value) {
+            Some(_) => Reading::Prepacked(panels(graph, node, read, &tile)?),
             None if conv.is_transposed() => {
-                let filters = source(graph, value, position);
-                (matrix(&filters, &read.conv, &tile)?, Some(filters))
+                Reading::Packed(matrix(&source(graph, value, position), &read.conv, &tile)?)
             }
             None => return None,
         };
-        Some(FilterPanels { conv, image, tile, panels, packed, last })
+        Some((reading, FilterVectors { conv, image, tile, last }))
     }
 
     /// The share of what is computed that is in the result.
-    pub(super) fn useful(&self) -> f64 {
+    pub(in crate::contract) fn useful(&self) -> f64 {
         let Extents { pixels, .. } = self.tile;
         let row = self.conv.axes.last().map_or(1, |axis| axis.out);
         let filters = match self.conv.is_depthwise() {
@@ -79,19 +77,18 @@ impl FilterPanels {
     }
 
     /// Whether the filters of a group fill a vector.
-    pub(super) fn fills_vectors(&self) -> bool {
+    pub(in crate::contract) fn fills_vectors(&self) -> bool {
         self.conv.filters_of_group() >= u64::from(self.tile.lanes)
     }
 
-    /// Bytes of the panels that are made in each call.
-    pub(super) fn packed_bytes(&self) -> f64 {
-        let elements: i64 = self.panels.shape().iter().product();
-        let bytes = elements as f64 * f64::from(self.conv.elem.bytes());
-        if self.packed.is_some() { bytes } else { 0.0 }
-    }
-
     /// The template, which takes the panels as an operand behind those of the call.
-    pub(super) fn template(self, graph: &Graph, node: NodeId, read: &Read) -> Option<Template> {
+    pub(in crate::contract) fn template(
+        self,
+        graph: &Graph,
+        node: NodeId,
+        read: &ConvCall,
+        reading: Reading,
+    ) -> Option<Template> {
         let ((images, located_images), (weights, filters)) =
             (located(graph, node, read, 0)?, located(graph, node, read, 1)?);
         let out = graph.node(node).outs.first()?;
@@ -105,17 +102,20 @@ impl FilterPanels {
         let layouts = vec![(images, located_images.layout), (weights, filters.layout)];
         let mut schedule = self.conv.schedule([self.tile.pixels.into(), self.tile.width()]);
         schedule.push_str(", filters in panels");
-        if self.packed.is_none() {
-            schedule.push_str(", prepacked");
-        }
-        let template = whole(&read.conv, made, tied, layouts, schedule);
-        let (elem, lanes) = (self.conv.elem, self.tile.lanes);
-        let (panels, operand_kernels) = match self.packed {
-            None => (Some(self.panels), Vec::new()),
-            Some(filters) => {
-                (None, vec![packed_filter::of(&filters, &self.panels, elem, lanes, out.device)?])
+        let (panels, operand_kernels) = match reading {
+            Reading::Prepacked(panels) => {
+                schedule.push_str(", prepacked");
+                (Some(panels), Vec::new())
             }
+            Reading::Packed(panels) => {
+                let value = *graph.operands(node).get(usize::from(weights))?;
+                let filters = source(graph, value, weights);
+                let (elem, lanes) = (self.conv.elem, self.tile.lanes);
+                (None, vec![packed_filter::of(&filters, &panels, elem, lanes, out.device)?])
+            }
+            Reading::InPlace | Reading::PackedKv => return None,
         };
+        let template = whole(&read.conv, made, tied, layouts, schedule);
         Some(Template { panels, operand_kernels, result_layout: self.last.then_some(order), ..template })
     }
 }
@@ -124,7 +124,7 @@ impl FilterPanels {
 pub(super) fn takes_any_strides(
     graph: &Graph,
     node: NodeId,
-    read: &Read,
+    read: &ConvCall,
     position: u16,
     vectors: Vectors,
 ) -> bool {
@@ -151,14 +151,14 @@ pub(super) fn takes_any_strides(
 }
 
 /// The position of an operand, and where it lies in memory.
-fn located(graph: &Graph, node: NodeId, read: &Read, at: usize) -> Option<(u16, Source)> {
+fn located(graph: &Graph, node: NodeId, read: &ConvCall, at: usize) -> Option<(u16, Source)> {
     let position = *read.operands.get(at)?;
     let value = *graph.operands(node).get(usize::from(position))?;
     Some((position, in_memory(graph, value, position)))
 }
 
 /// The panels of a call's filters, which are weights.
-fn panels(graph: &Graph, node: NodeId, read: &Read, tile: &Extents) -> Option<Panels> {
+fn panels(graph: &Graph, node: NodeId, read: &ConvCall, tile: &Extents) -> Option<Panels> {
     let position = *read.operands.get(1)?;
     let value = *graph.operands(node).get(usize::from(position))?;
     let (param, offset) = unwritten_param(graph, value)?;

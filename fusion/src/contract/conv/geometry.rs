@@ -52,7 +52,7 @@ impl Conv {
     }
 
     /// Whether it is transposed: along all axes or none.
-    pub(super) fn is_transposed(&self) -> bool {
+    pub(in crate::contract) fn is_transposed(&self) -> bool {
         self.axes.iter().any(|axis| axis.transposed)
     }
 
@@ -103,7 +103,7 @@ impl Conv {
     }
 
     /// Elements of the images, the weights, the bias and the result.
-    pub(super) fn lengths(&self) -> [u64; 4] {
+    pub(in crate::contract) fn lengths(&self) -> [u64; 4] {
         [
             self.batch * self.channels * self.image(),
             self.filters * self.depth() * self.taps(),
@@ -113,7 +113,7 @@ impl Conv {
     }
 
     /// What it computes and moves, over operands as they lie.
-    pub(super) fn work(&self) -> Work {
+    pub(in crate::contract) fn work(&self) -> Work {
         let bytes = self.lengths().iter().sum::<u64>() as f64 * f64::from(self.elem.bytes());
         let flops = 2.0 * self.products() as f64;
         Work::new(flops, bytes)

@@ -11,23 +11,23 @@ use smallvec::smallvec;
 use super::call;
 use super::geometry::Conv;
 use crate::channels_last::ResultLayout;
+use crate::contract::blocks::LINE_DEPTH;
 use crate::contract::match_failure::MatchFailure;
 use crate::contract::operand::{Source, in_memory, source};
 use crate::contract::product::{self, Access, Product};
-use crate::contract::warpgroup;
 use crate::contract::windows::Windows;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
 use crate::taken::taken;
 use crate::types::Dims;
 
-/// The product that a convolution is, and the order of its result.
+/// The product that a convolution is.
 pub(in crate::contract) fn as_product(
     graph: &Graph,
     node: NodeId,
     form: &ContractionForm,
-) -> Result<(Product, ResultLayout), MatchFailure> {
-    let read = call::read(graph, node, form).ok_or_else(|| call::declined(graph, node, form))?;
+) -> Result<Product, MatchFailure> {
+    let read = call::read(graph, node, form)?;
     let conv = &read.conv;
     let out = graph.ty(node.into());
     if conv.groups != 1 || conv.is_transposed() {
@@ -81,8 +81,9 @@ pub(in crate::contract) fn as_product(
         elem: conv.elem,
         out: conv.elem,
         batch: batch.clone(),
+        result_layout: Some(layout),
     };
-    Ok((product.folded(), layout))
+    Ok(product.folded())
 }
 
 /// Filters `[F, C, ..taps]` as a matrix of what is summed over and filters; `None` where a filter is not one run of channels
@@ -114,7 +115,7 @@ fn windows(conv: &Conv, images: &Source, batched: bool) -> Option<Windows> {
     let integer = |n: u64| i64::try_from(n).ok();
     let channels = integer(conv.channels)?;
     let contiguous = channel == 1 || channels == 1;
-    let depth = i64::from(warpgroup::DEPTH);
+    let depth = i64::from(LINE_DEPTH);
     let (axes, steps) = (conv.axes.clone(), steps.to_vec());
     let images = integer(conv.batch)?;
     let windows = Windows { images, stride: *stride, channels, filled: channels, axes, steps, part: 0 };

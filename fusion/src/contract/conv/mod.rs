@@ -15,7 +15,8 @@
 //! Transposed convolutions are computed so too: a `WindowAxis` says which taps reach a pixel of the result. `packed_filter` makes
 //! panels of their filters before each call where these are no weights. `transposed` computes them by vectors of pixels.
 //!
-//! `schedule` lists those that a convolution may be computed by on a host, and what each is expected to take.
+//! Which of these a convolution may be computed by on a host is in `contract/search_space.rs`. On a GPU convolutions are products
+//! (`implicit_gemm`).
 //!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
@@ -31,7 +32,6 @@ mod packed;
 mod packed_filter;
 #[cfg(test)]
 mod packed_tests;
-mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 #[cfg(test)]
@@ -44,22 +44,28 @@ mod unaligned_gemm;
 
 use tilefuse_block::dynamic::BuildError;
 
-use super::host::Vectors;
+use super::call_kernels::Template;
+use super::target::Vectors;
+use crate::block_kernel::Tied;
 use crate::channels_last;
 use crate::graph::{Graph, NodeId};
 
-use block::Block;
-use filter_panels::takes_any_strides;
-use geometry::{Conv, ConvProgram};
+pub(super) use block::Block;
+pub(super) use call::{ConvCall, read};
+pub(super) use filter_panels::FilterVectors;
+pub(super) use geometry::Conv;
 pub(super) use implicit_gemm::as_product;
-pub(super) use schedule::on_host;
+pub(super) use transposed::Phases;
 pub(super) use unaligned_gemm::UnalignedGemm;
+
+use filter_panels::takes_any_strides;
+use geometry::{ConvProgram, whole};
 
 /// Whether all that read a node's result take it with its filters innermost: convolutions whose templates read images at any
 /// strides among them.
 pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
     channels_last::may_be_channels_last(graph, node, &|user, form, position| {
-        call::read(graph, user, form)
+        call::known(graph, user, form)
             .is_some_and(|read| takes_any_strides(graph, user, &read, position, vectors))
     })
 }
@@ -74,5 +80,15 @@ impl Conv {
             1 => depthwise::program(self, block),
             _ => dense::program(self, block),
         }
+    }
+}
+
+impl Block {
+    /// The template of a convolution by vectors of pixels, over images and filters in row-major order.
+    pub(super) fn template(&self, call: &ConvCall) -> Option<Template> {
+        let made = call.conv.program(self).ok()?;
+        let tied = call.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
+        let schedule = call.conv.schedule([self.area().into(), self.filters.into()]);
+        Some(whole(&call.conv, made, tied, Vec::new(), schedule))
     }
 }

@@ -8,7 +8,7 @@ use super::packed::{check, flat, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
 use super::tile::Extents;
 use super::transposed_tests::close;
-use crate::contract::host::Vectors;
+use crate::contract::target::Vectors;
 use crate::contract::tests::{memory, packed, run_packed};
 use crate::contract::window_axis::WindowAxis;
 use crate::contract::{Products, Times, choose_products};

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::geometry::Conv;
-use crate::contract::host::Vectors;
+use crate::contract::target::Vectors;
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

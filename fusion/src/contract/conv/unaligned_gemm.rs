@@ -15,12 +15,12 @@ use super::geometry::{Conv, whole};
 use super::packed;
 use super::tile::Extents;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
-use crate::contract::blocks::{self, Blocks, Form};
+use crate::contract::blocks;
 use crate::contract::call_kernels::Template;
-use crate::contract::host::Vectors;
 use crate::contract::operand::in_memory;
 use crate::contract::prepack::Panels;
 use crate::contract::product::Product;
+use crate::contract::target::Vectors;
 use crate::contract::window_axis::WindowAxis;
 use crate::graph::{Graph, NodeId};
 
@@ -82,12 +82,6 @@ impl UnalignedGemm {
     /// Rows that are computed, those of the last tile that others computed too.
     pub(in crate::contract) fn rows_computed(&self) -> u64 {
         self.tile.parts(&self.conv) * u64::from(self.tile.pixels)
-    }
-
-    /// Its tiles as blocks.
-    pub(in crate::contract) fn blocks(&self) -> Blocks {
-        let columns = self.tile.lanes * self.tile.vectors;
-        Blocks { form: Form::Dots, rows: self.tile.pixels, columns, depth: 1, grid: None }
     }
 
     /// Columns of a panel.

@@ -23,7 +23,7 @@ use tilefuse_block::dynamic::{BuildError, program_and};
 
 use self::block::{PhaseBlock, lanes};
 use self::operands::PhaseOperands;
-use super::call;
+use super::call::ConvCall;
 use super::geometry::{Conv, ConvProgram, whole};
 use super::ops::Params;
 use crate::block_kernel::{Layout, Tied};
@@ -34,7 +34,8 @@ use crate::graph::{Graph, NodeId};
 use crate::taken::taken;
 
 /// A transposed convolution by vectors of pixels.
-pub(super) struct Phases {
+#[derive(Debug)]
+pub(in crate::contract) struct Phases {
     operands: PhaseOperands,
     tile: PhaseBlock,
     /// How operands are read.
@@ -45,7 +46,12 @@ pub(super) struct Phases {
 
 impl Phases {
     /// That of a call on so many threads.
-    pub(super) fn of(graph: &Graph, node: NodeId, read: &call::Read, threads: u32) -> Option<Phases> {
+    pub(in crate::contract) fn of(
+        graph: &Graph,
+        node: NodeId,
+        read: &ConvCall,
+        threads: u32,
+    ) -> Option<Phases> {
         let conv = &read.conv;
         let out = graph.node(node).outs.first()?;
         let order = read.channels_last_layout(&out.shape)?;
@@ -84,12 +90,12 @@ impl Phases {
     }
 
     /// Elements between pixels of a row.
-    pub(super) fn stride(&self) -> u64 {
+    pub(in crate::contract) fn stride(&self) -> u64 {
         self.operands.image.axes.last().map_or(1, |stride| stride.unsigned_abs())
     }
 
     /// The share of what is computed that is in the result.
-    pub(super) fn useful(&self, conv: &Conv) -> f64 {
+    pub(in crate::contract) fn useful(&self, conv: &Conv) -> f64 {
         let (filters, cells) = (conv.filters_of_group(), u64::from(self.tile.cells));
         let row = self.tile.parts(conv) * cells.max(lanes(conv));
         let computed = row * filters.next_multiple_of(self.tile.filters.into());
@@ -97,7 +103,7 @@ impl Phases {
     }
 
     /// The template.
-    pub(super) fn template(self, conv: &Conv) -> Option<Template> {
+    pub(in crate::contract) fn template(self, conv: &Conv) -> Option<Template> {
         let made = program(conv, &self.operands, &self.tile).ok()?;
         let operands = self.layouts.iter().map(|(position, _)| Tied::Operand(*position));
         let tied = operands.chain([Tied::Result(0)]).collect();
