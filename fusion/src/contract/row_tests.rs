@@ -39,6 +39,15 @@ fn written_whole(plan: &Plan, bytes: u64) -> Vec<ValueRef> {
     whole.filter(|v| !kept.contains(v) && !results.contains(v)).collect()
 }
 
+/// How each kernel of a plan computes its results.
+fn schedules(plan: &Plan) -> String {
+    let kernels = plan.steps.iter().filter_map(|step| match &step.kind {
+        StepKind::Kernel(kernel) => Some(format!("{}\n", kernel.schedule)),
+        StepKind::Extern(_) => None,
+    });
+    kernels.collect()
+}
+
 /// The results of a functional graph in `f64`.
 pub(super) fn exact(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
     let form = Form::Graph(parse_graph(text).unwrap());
@@ -124,6 +133,19 @@ fn norm_before(rows: i64, width: i64, hidden: i64) -> String {
     )
 }
 
+/// A linear layer and the softmax of its rows.
+fn softmax_behind(rows: i64, width: i64, classes: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{rows},{width}]
+           %1 = param 0 : f32[{classes},{width}]
+           %2 = aten::linear(input=%0, weight=%1) : f32[{rows},{classes}]
+           %3 = aten::softmax(self=%2, dim=1) : f32[{rows},{classes}]
+           outputs %3
+         }}"
+    )
+}
+
 /// The cross-entropy of a linear layer's classes.
 fn loss_behind(rows: i64, width: i64, classes: i64) -> String {
     format!(
@@ -163,6 +185,53 @@ fn norms_beside_products_are_computed_in_blocks_of_rows() {
 fn rows_of_one_block_are_normalized_where_they_are_summed() {
     for (rows, hidden, kernels) in [(32, 48, 1), (128, 64, 1), (128, 33, 1), (128, 65, 2), (1, 40, 2)] {
         let text = norm_behind(rows, 24, hidden);
+        let (plan, _) = planned(&text, &Profile::host(2));
+        assert_eq!(plan.kernel_count(), kernels, "{plan}");
+        check(&text, &Profile::host(2));
+    }
+}
+
+/// Rows that no block divides are computed a few at a time, of which the last ones are computed twice.
+#[test]
+fn rows_of_an_unaligned_product_are_normalized_where_they_are_summed() {
+    let cases =
+        [(17, 33, 1), (17, 65, 2), (129, 48, 1), (129, 64, 1), (197, 20, 1), (197, 64, 1), (197, 768, 2)];
+    for (rows, hidden, kernels) in cases {
+        let text = norm_behind(rows, 24, hidden);
+        let (plan, _) = planned(&text, &Profile::host(2));
+        assert!(schedules(&plan).contains("unaligned GEMM"), "{plan}");
+        assert_eq!(plan.kernel_count(), kernels, "{plan}");
+        check(&text, &Profile::host(2));
+    }
+    let softmax = softmax_behind(197, 24, 40);
+    assert_eq!(planned(&softmax, &Profile::host(2)).0.kernel_count(), 1);
+    check(&softmax, &Profile::host(2));
+}
+
+/// A convolution and a norm over the channels of each pixel.
+fn norm_of_channels(batch: i64, channels: i64, [size, kernel]: [i64; 2]) -> String {
+    let padding = kernel / 2;
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{batch},24,{size},{size}]
+           %1 = param 0 : f32[{channels},24,{kernel},{kernel}]
+           %2 = param 1 : f32[{channels}]
+           %3 = aten::conv2d(input=%0, weight=%1, bias=%2, stride=[1, 1], padding=[{padding}, {padding}], dilation=[1, 1], groups=1) \
+                : f32[{batch},{channels},{size},{size}]
+           %4 = aten::permute(self=%3, dims=[0, 2, 3, 1]) : f32[{batch},{size},{size},{channels}]{{{image},{row},1,{plane}}}
+           %5 = aten::layer_norm(input=%4, normalized_shape=[{channels}], weight=%2, bias=%2, eps=1e-05) : f32[{batch},{size},{size},{channels}]
+           outputs %5
+         }}",
+        image = channels * size * size,
+        row = size,
+        plane = size * size,
+    )
+}
+
+#[test]
+fn channels_of_a_pixel_are_normalized_where_they_are_summed() {
+    for (batch, channels, sizes, kernels) in [(1, 32, [7, 3], 1), (2, 30, [9, 1], 1), (2, 40, [9, 1], 2)] {
+        let text = norm_of_channels(batch, channels, sizes);
         let (plan, _) = planned(&text, &Profile::host(2));
         assert_eq!(plan.kernel_count(), kernels, "{plan}");
         check(&text, &Profile::host(2));
@@ -218,7 +287,9 @@ fn masked(text: &str) -> String {
 fn losses_of_parts_of_rows_are_those_of_whole_rows() {
     let mut slow = Profile::host(2);
     slow.bandwidth = 0.01;
-    for (rows, classes) in [(64, 150), (128, 128), (16, 50), (128, 1000)] {
+    for (rows, classes) in
+        [(64, 150), (128, 128), (16, 50), (128, 1000), (17, 65), (17, 1000), (129, 150), (197, 768)]
+    {
         let text = loss_behind(rows, 16, classes);
         let (plan, _) = planned(&text, &slow);
         assert_eq!(written_whole(&plan, (rows * classes * 4) as u64), [], "{rows} {classes}\n{plan}");

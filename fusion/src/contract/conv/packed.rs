@@ -7,18 +7,19 @@
 //! ```
 //!
 //! Images lie at any strides. The result has its filters innermost where `last` says so, so that sums are stored as they
-//! are; else it is row-major. Taps outside of the image are left out, by a mask where only some instances have
+//! are, all vectors of a pixel at once: then it is a matrix of pixels by filters, of which each store is a [`Block`] of one row, and row
+//! reductions are epilogues. Else it is row-major. Taps outside of the image are left out, by a mask where only some instances have
 //! pixels there.
 
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{
-    BuildError, Tile, arange, both, div_rem, for_range, program_and, program_id, select, unravel, zeros,
+    BuildError, Tile, arange, both, div_rem, for_range, join, program_and, program_id, select, unravel, zeros,
 };
 
 use super::geometry::{Conv, ConvProgram, Image};
 use super::ops::{PART, Params, int, multiply_add, read, wide, write};
 use super::tile::Extents;
-use crate::block_kernel::Coordinates;
+use crate::block_kernel::{Block, Coordinates};
 use crate::contract::partial_sums::{
     LONGEST_PART, LONGEST_PART_IN_REGISTERS, LONGEST_SUM, SHORTEST_PART, added, in_parts, part_of,
 };
@@ -103,20 +104,35 @@ pub(super) fn program(
         let lengths = [("images", image.span.unsigned_abs()), ("panels", panel_len(conv, tile))];
         let params = Params::of(kernel, conv, lengths);
         let body = Body { conv, image, tile, params, spot: Spot::of(conv, tile) };
-        let mut sums = body.sums();
+        let sums = body.sums();
+        let stored = body.stored(last);
+        let together = (stored / tile.lanes) as usize;
+        let mut sums: Vec<Tile> = sums.chunks(together).map(side_by_side).collect();
+        let parts = tile.vectors * tile.lanes / stored;
         if let Some(bias) = params.bias {
-            for v in 0..tile.vectors {
-                let (filter, mask) = body.filters(v);
+            for part in 0..parts {
+                let (filter, mask) = body.filters(part, stored);
                 let bias = read(bias, filter, mask, conv.sum());
                 for p in 0..tile.pixels {
-                    sums[(p * tile.vectors + v) as usize] += bias;
+                    sums[(p * parts + part) as usize] += bias;
                 }
             }
         }
-        let places = (0..tile.pixels).flat_map(|p| (0..tile.vectors).map(move |v| (p, v)));
+        let places = (0..tile.pixels).flat_map(|p| (0..parts).map(move |part| (p, part)));
         places.zip(sums).map(|(place, sum)| body.store(place, sum, last)).collect()
     })?;
     Ok(ConvProgram { program, instances: instances(conv, tile) as u32, coordinates })
+}
+
+/// Vectors one behind the other, of which there are so many as a power of two.
+fn side_by_side(vectors: &[Tile]) -> Tile {
+    if let [vector] = *vectors {
+        return vector;
+    }
+    let (first, second) = vectors.split_at(vectors.len() / 2);
+    let (first, second) = (side_by_side(first), side_by_side(second));
+    let elements = first.shape().iter().chain(&second.shape()).sum::<u32>();
+    join(first, second).trans().reshape([elements])
 }
 
 /// Strips of filters of all groups, by pixels of all images.
@@ -213,15 +229,22 @@ impl Body<'_> {
         )
     }
 
-    /// So many lanes of vector `v` from `first` on.
-    fn vector(&self, v: u32, first: Tile) -> Tile {
-        let lanes = i64::from(self.tile.lanes);
-        first + arange(i64::from(v) * lanes, i64::from(v + 1) * lanes)
+    /// Part `part` of what follows `first`, in parts of so many elements.
+    fn part(part: u32, elements: u32, first: Tile) -> Tile {
+        let elements = i64::from(elements);
+        first + arange(i64::from(part) * elements, i64::from(part + 1) * elements)
     }
 
-    /// The numbers of a vector of filters, and which of them there are.
-    fn filters(&self, v: u32) -> (Tile, Option<Tile>) {
-        let filter = self.vector(v, self.spot.filter_block * self.tile.width());
+    /// Filters that are stored at once: all of the tile where they are innermost in the result and so many as a tile may have, else a
+    /// vector.
+    fn stored(&self, last: bool) -> u32 {
+        let Extents { lanes, vectors, .. } = *self.tile;
+        if last && vectors.is_power_of_two() { lanes * vectors } else { lanes }
+    }
+
+    /// The numbers of the filters of a part of the tile, and which of them there are.
+    fn filters(&self, part: u32, elements: u32) -> (Tile, Option<Tile>) {
+        let filter = Self::part(part, elements, self.spot.filter_block * self.tile.width());
         let whole = self.conv.filters.is_multiple_of(self.tile.width());
         (filter, (!whole).then(|| filter.lt(self.conv.filters)))
     }
@@ -338,7 +361,7 @@ impl Body<'_> {
     fn panel(&self, row: Tile) -> Vec<Tile> {
         let [rows, _] = matrix(self.conv);
         let start = self.spot.filter_block * (rows * self.tile.width()) + row * self.tile.width();
-        (0..self.tile.vectors).map(|v| wide(self.vector(v, start))).collect()
+        (0..self.tile.vectors).map(|v| wide(Self::part(v, self.tile.lanes, start))).collect()
     }
 
     /// The loop over channels at taps that reach different pixels.
@@ -418,7 +441,7 @@ impl Body<'_> {
             .map(|(k, s)| weight(k, s))
             .collect();
         for v in 0..vectors {
-            let filters = self.filters(v);
+            let filters = self.filters(v, self.tile.lanes);
             // What lies at a place, and whether it does, where that is not known.
             let mut read_before: Vec<(i64, Option<Inside>)> = Vec::new();
             for p in 0..u64::from(self.tile.pixels) {
@@ -458,32 +481,44 @@ impl Body<'_> {
         Some((x, inside))
     }
 
-    /// Stores a vector of sums of a pixel, and says which elements these are.
-    fn store(&self, (p, v): (u32, u32), sum: Tile, last: bool) -> Coordinates {
+    /// Stores the sums of a part of the tile's filters at a pixel, and says which elements these are.
+    fn store(&self, (p, part): (u32, u32), sum: Tile, last: bool) -> Coordinates {
         let conv = self.conv;
-        let (filter, mut mask) = self.filters(v);
-        let filters = (filter.value(), conv.filters, mask.is_none());
+        let stored = self.stored(last);
+        let (filter, filters) = self.filters(part, stored);
         let place = self.spot.start + p;
-        mask = both(mask, self.spot.own.map(|own| place.ge(own)));
+        let own = self.spot.own.map(|own| place.ge(own));
         let width = conv.axes.last().map_or(1, |a| a.out);
         // Of the last instance of a row, pixels of the last phases may lie past it.
         let ends = self.tile.last_start(conv) + u64::from(p) < width;
-        mask = both(mask, (!ends).then(|| place.lt(width)));
+        let inside = both(own, (!ends).then(|| place.lt(width)));
         let pixel = self.spot.row * width + place;
-        let of_lanes = |index: Tile, extent: u64, inside: bool| {
-            (index.broadcast_to([self.tile.lanes]).value(), extent, inside)
-        };
-        let (offsets, axes) = if last {
-            let pixel = self.spot.n * conv.pixels() + pixel;
-            let pixels = of_lanes(pixel, conv.batch * conv.pixels(), ends);
-            (pixel * conv.filters + filter, vec![pixels, filters])
-        } else {
-            let plane = (self.spot.n * conv.filters + filter) * conv.pixels();
+        let is_whole = filters.is_none();
+        if !last {
+            let of_lanes = |index: Tile, extent: u64, inside: bool| {
+                (index.broadcast_to([stored]).value(), extent, inside)
+            };
+            let offsets = pixel + (self.spot.n * conv.filters + filter) * conv.pixels();
             let image = of_lanes(self.spot.n, conv.batch, true);
-            let pixels = of_lanes(pixel, conv.pixels(), ends);
-            (pixel + plane, vec![image, filters, pixels])
+            let pixel = of_lanes(pixel, conv.pixels(), ends);
+            write(self.params.result, offsets, sum, both(filters, inside));
+            let axes = [image, (filter.value(), conv.filters, is_whole), pixel];
+            return Coordinates::of_result(offsets.value(), &axes);
+        }
+        let (pixel, filter) = (self.spot.n * conv.pixels() + pixel, filter.row());
+        let offsets = pixel * conv.filters + filter;
+        let pixels = conv.batch * conv.pixels();
+        let block = Block {
+            rows: pixel.broadcast_to([1]).value(),
+            inside: inside.map(|inside| inside.broadcast_to([1]).value()),
+            matrix: [pixels as i64, conv.filters as i64],
+            columns: stored,
+            number: (self.spot.filter_block * (self.tile.width() / u64::from(stored)) + u64::from(part))
+                .value(),
         };
-        write(self.params.result, offsets, sum, mask);
-        Coordinates::of_result(offsets.value(), &axes)
+        let pixel = (pixel.broadcast_to([1, stored]).value(), pixels, ends);
+        write(self.params.result, offsets, sum.row(), both(filters.map(Tile::row), inside));
+        let axes = [pixel, (filter.value(), conv.filters, is_whole)];
+        Coordinates { block: Some(block), ..Coordinates::of_result(offsets.value(), &axes) }
     }
 }

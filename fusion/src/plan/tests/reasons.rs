@@ -10,8 +10,8 @@ mod neighbours;
 use neighbours::{
     accesses_that_are_no_loads_and_no_stores, epilogues_of_several_results, gathers_behind_block_kernels,
     kernels_that_do_not_fit_with_their_neighbours, kernels_that_do_not_match_their_calls,
-    neighbours_of_other_elements, neighbours_of_unaligned_products, operands_at_strides,
-    other_orders_of_elements, products_and_their_neighbours, products_in_other_blocks,
+    neighbours_of_other_elements, neighbours_of_products_of_one_row, neighbours_of_unaligned_products,
+    operands_at_strides, other_orders_of_elements, products_and_their_neighbours, products_in_other_blocks,
     products_whose_loads_run_ahead, prologues_that_are_stored,
 };
 
@@ -61,6 +61,7 @@ const CASES: &[fn(&mut Seen)] = &[
     neighbours_of_other_elements,
     operands_at_strides,
     neighbours_of_unaligned_products,
+    neighbours_of_products_of_one_row,
     accesses_that_are_no_loads_and_no_stores,
     epilogues_of_several_results,
     products_in_other_blocks,

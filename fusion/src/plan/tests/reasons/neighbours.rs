@@ -147,9 +147,23 @@ pub(super) fn neighbours_of_unaligned_products(seen: &mut Seen) {
           outputs %4
         }",
         expect![[r#"
+            cut: its 197 elements match neither the 605184 points of the loop nor its 9456 rows
             cut: the block program reads the operand in place, by loads whose rows and columns the planner does not know
-            cut: the planner does not know which rows the block program stores at once, as a reduction of them needs
-            fused"#]],
+            fused
+            fused as an epilogue"#]],
+    );
+}
+
+pub(super) fn neighbours_of_products_of_one_row(seen: &mut Seen) {
+    seen.said_of_products(
+        "graph {
+          %0 = input 0 : f32[1,768]
+          %1 = param 0 : f32[3072,768]
+          %2 = aten::linear(input=%0, weight=%1) : f32[1,3072]
+          %3 = aten::amax(self=%2, dim=[1]) : f32[1]
+          outputs %3
+        }",
+        expect!["cut: the planner does not know which rows the block program stores at once, as a reduction of them needs"],
     );
 }
 
