@@ -208,6 +208,31 @@ fn rows_of_an_unaligned_product_are_normalized_where_they_are_summed() {
     check(&softmax, &Profile::host(2));
 }
 
+/// Products of two inputs, of which the rows are normalized.
+fn norm_behind_batch(members: i64, rows: i64, columns: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{members},{rows},24]
+           %1 = input 1 : f32[{members},24,{columns}]
+           %2 = param 0 : f32[{columns}]
+           %3 = aten::bmm(self=%0, mat2=%1) : f32[{members},{rows},{columns}]
+           %4 = aten::add(self=%3, other=%3) : f32[{members},{rows},{columns}]
+           %5 = aten::layer_norm(input=%4, normalized_shape=[{columns}], weight=%2, bias=%2, eps=1e-05) : f32[{members},{rows},{columns}]
+           outputs %5
+         }}"
+    )
+}
+
+#[test]
+fn rows_of_batched_products_are_normalized_where_they_are_summed() {
+    for (rows, columns, kernels) in [(7, 33, 1), (17, 48, 1), (129, 64, 1), (17, 65, 2)] {
+        let text = norm_behind_batch(3, rows, columns);
+        let (plan, _) = planned(&text, &Profile::host(2));
+        assert_eq!(plan.kernel_count(), kernels, "{plan}");
+        check(&text, &Profile::host(2));
+    }
+}
+
 /// A convolution and a norm over the channels of each pixel.
 fn norm_of_channels(batch: i64, channels: i64, [size, kernel]: [i64; 2]) -> String {
     let padding = kernel / 2;

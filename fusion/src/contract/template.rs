@@ -234,8 +234,8 @@ impl<'p> Writer<'p> {
         let y = Matrix::new(y.skip(self.first()), [p.n, 1], [p.m, p.n]);
         let y = y.of_batch(&self.accesses, &instance.member, &p.batch, &row_major(&sizes));
         let stored = y.block(own_rows, cols);
-        stored.store(value);
         self.accesses.in_rows(stored, self.stored_block(own_rows, across));
+        stored.store(value);
     }
 
     /// The first element of the result's matrix that an instance stores, where that is not the first one.
@@ -244,16 +244,17 @@ impl<'p> Writer<'p> {
         (!batch.is_empty()).then(|| self.member() * (m * n))
     }
 
-    /// What an instance stores, where that is a part of one matrix: `across` is the number of its columns' block. Of a batch, rows
-    /// would be those of all members. How wide blocks of sums are depends on the number of threads, on which results must not.
+    /// What an instance stores: `across` is the number of its columns' block, and rows are numbered through all members of a batch. How
+    /// wide blocks of sums are depends on the number of threads, on which results must not.
     fn stored_block(&self, rows: Axis, across: Tile) -> Option<block_kernel::Block> {
-        let p = self.product;
-        let fixed = p.batch.is_empty() && self.blocks.form == Form::Dots;
-        fixed.then(|| block_kernel::Block {
+        let Product { m, n, ref batch, .. } = *self.product;
+        let all = batch.iter().product::<i64>() * m;
+        let number = |row: Tile| if batch.is_empty() { row } else { row + self.member() * m };
+        (self.blocks.form == Form::Dots).then(|| block_kernel::Block {
             number: across.value(),
-            rows: rows.index.value(),
+            rows: number(rows.index).value(),
             inside: rows.mask.map(Tile::value),
-            matrix: [p.m, p.n],
+            matrix: [all, n],
             columns: self.blocks.columns,
         })
     }

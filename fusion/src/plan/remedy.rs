@@ -81,8 +81,8 @@ impl BlockRefusal {
                 "a reduction along the rows that the product stores, its last dimension"
             }
             BlockRefusal::UnknownStores => {
-                "nothing today: products in blocks, without a batch, reduce rows as an epilogue; batched ones, unaligned GEMM, GEMV, \
-                 attention and convolutions on a CPU do not"
+                "nothing today: products, and convolutions whose result has its channels innermost, reduce rows as an epilogue; GEMV, attention and \
+                 other convolutions do not"
             }
             BlockRefusal::WideRows { .. } => {
                 "nothing today: a row is reduced in the kernel that stores it where one block holds all of it"

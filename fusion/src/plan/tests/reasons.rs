@@ -106,7 +106,7 @@ fn every_reason_appears() {
         BlockRefusal::SharedMemory: nothing today: a prologue is computed in loads to registers, and on a GPU products and attention copy operands to shared memory
         BlockRefusal::Tiles: fewer operands in the neighbour, or a device with more shared memory
         BlockRefusal::UnknownLoads: nothing today: products in blocks and attention compute a prologue in their loads; convolutions, unaligned GEMM and kernels that pack operands do not
-        BlockRefusal::UnknownStores: nothing today: products in blocks, without a batch, reduce rows as an epilogue; batched ones, unaligned GEMM, GEMV, attention and convolutions on a CPU do not
+        BlockRefusal::UnknownStores: nothing today: products, and convolutions whose result has its channels innermost, reduce rows as an epilogue; GEMV, attention and other convolutions do not
         BlockRefusal::WideRows: nothing today: a row is reduced in the kernel that stores it where one block holds all of it
         BlockRefusal::Windows: nothing today of windows, as those of pooling; where parts of the result are combined, as halves in a GLU, a product for each part
         BlockRefusal::WritesOperand: a kernel that writes results alone
