@@ -195,6 +195,66 @@ fn on_a_gpu_rows_of_one_block_are_normalized_where_they_are_summed() {
     }
 }
 
+/// On a CPU a block has them whole as well, whether blocks divide the rows or not.
+#[test]
+fn rows_of_one_block_are_normalized_where_they_are_summed() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read();
+    for (kind, tolerance, widest) in [(Kind::Float, 2e-5, 64), (Kind::Double, 1e-12, 32)] {
+        for rows in [1, 7, 17, 129, 197] {
+            for columns in [20, 32, 33, 64, 65, 768] {
+                let of_model = [draw(&[columns, 96], kind), draw(&[columns], kind)];
+                let wide = of_model.each_ref().map(|weight| weight.to_kind(Kind::Double));
+                let model = |x: &[Tensor]| {
+                    let [weight, bias] = if x[0].kind() == Kind::Double { &wide } else { &of_model };
+                    let sum = x[0].linear(weight, Some(bias)) + &x[1];
+                    vec![sum.layer_norm([columns], Some(bias), Some(bias), 1e-5, false)]
+                };
+                let inputs = [draw(&[rows, 96], kind), draw(&[rows, columns], kind)];
+                let (found, plan) = run(&fused(model, Products::Generated), &inputs);
+                let apart = error(&found, model, &inputs);
+                assert!(apart < tolerance, "{kind:?} {rows} x {columns}: {apart}");
+                let most = if rows > 2 && columns <= widest { 1 } else { 2 };
+                assert!(plan.kernels_fused <= most && plan.extern_ops == 0, "{rows} x {columns}: {plan}");
+            }
+        }
+    }
+}
+
+/// Those of every member of a batch, and parts of the rows of a loss.
+#[test]
+fn rows_of_batched_products_and_of_losses_are_reduced_where_they_are_summed() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read();
+    let softmax: Function = |x| vec![x[0].bmm(&x[1]).softmax(-1, None)];
+    for rows in [7, 17, 129] {
+        for columns in [33, 64, 65] {
+            let inputs = [draw(&[3, rows, 40], Kind::Float), draw(&[3, 40, columns], Kind::Float)];
+            let (found, plan) = run(&fused(softmax, Products::Generated), &inputs);
+            let apart = error(&found, softmax, &inputs);
+            assert!(apart < 2e-5, "{rows} x {columns}: {apart}");
+            let most = if columns <= 64 { 1 } else { 2 };
+            assert!(plan.kernels_fused <= most && plan.extern_ops == 0, "{rows} x {columns}: {plan}");
+        }
+    }
+    for (rows, classes) in [(7, 65), (17, 1000), (129, 4096), (197, 50_257)] {
+        let targets = Tensor::arange(rows, (Kind::Int64, Device::Cpu)).remainder(classes);
+        let weight = draw(&[classes, 40], Kind::Float);
+        let wide = weight.to_kind(Kind::Double);
+        let loss = |x: &[Tensor]| {
+            let weight = if x[0].kind() == Kind::Double { &wide } else { &weight };
+            vec![x[0].linear(weight, None::<&Tensor>).cross_entropy_for_logits(&targets)]
+        };
+        let inputs = [draw(&[rows, 40], Kind::Float)];
+        let (found, plan) = run(&fused(loss, Products::Generated), &inputs);
+        let apart = error(&found, loss, &inputs);
+        assert!(apart < 2e-5, "{rows} x {classes}: {apart}");
+        assert_eq!(plan.extern_ops, 0, "{plan}");
+    }
+}
+
 /// There may be 65,535 instances along the further axes of a grid.
 #[test]
 fn on_a_gpu_products_have_any_number_of_members() {
