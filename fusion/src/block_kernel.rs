@@ -77,8 +77,8 @@ impl Coordinates {
     }
 }
 
-/// What an instance stores of a matrix, the result's last dimension by all others: a tile of rows by columns. Blocks of columns are
-/// numbered in their order.
+/// What a store writes of a matrix, the result's innermost dimension in memory by all others: a tile of rows by columns. Blocks of columns
+/// are numbered in their order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
     /// The number of each row.

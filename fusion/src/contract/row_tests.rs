@@ -1,5 +1,6 @@
 //! Row reductions before and behind products: what is written to memory, and what is computed, in the interpreter.
 
+use expect_test::expect;
 use tilefuse_block::{Data, Literal};
 
 use super::Products;
@@ -183,7 +184,9 @@ fn norms_beside_products_are_computed_in_blocks_of_rows() {
 
 #[test]
 fn rows_of_one_block_are_normalized_where_they_are_summed() {
-    for (rows, hidden, kernels) in [(32, 48, 1), (128, 64, 1), (128, 33, 1), (128, 65, 2), (1, 40, 2)] {
+    for (rows, hidden, kernels) in
+        [(32, 48, 1), (128, 64, 1), (128, 33, 1), (128, 65, 2), (7, 40, 1), (1, 40, 2)]
+    {
         let text = norm_behind(rows, 24, hidden);
         let (plan, _) = planned(&text, &Profile::host(2));
         assert_eq!(plan.kernel_count(), kernels, "{plan}");
@@ -203,9 +206,33 @@ fn rows_of_an_unaligned_product_are_normalized_where_they_are_summed() {
         assert_eq!(plan.kernel_count(), kernels, "{plan}");
         check(&text, &Profile::host(2));
     }
+    // What is normalized is stored beside.
+    let text = norm_behind(197, 24, 48);
+    check(&text.replace("outputs %6", "outputs %6, %5"), &Profile::host(2));
+    check_within(&text.replace("f32[", "f16["), &Profile::host(2), 2e-2);
     let softmax = softmax_behind(197, 24, 40);
     assert_eq!(planned(&softmax, &Profile::host(2)).0.kernel_count(), 1);
     check(&softmax, &Profile::host(2));
+}
+
+/// The store of each row of a tile follows its statistics.
+#[test]
+fn a_tile_of_an_unaligned_product_has_a_norm_for_each_of_its_rows() {
+    let (plan, _) = planned(&norm_behind(197, 24, 64), &Profile::host(2));
+    let text = plan.programs[0].to_string();
+    let after = text.rsplit_once("yield").map_or("", |(_, after)| after);
+    let count = |op: &str| after.matches(op).count();
+    let found = format!(
+        "{}{} joins, {} sums of rows, {} stores",
+        schedules(&plan),
+        count("= join "),
+        count("= reduce sum "),
+        count("store %")
+    );
+    expect![[r#"
+        unaligned GEMM, blocks of 6 x 64, right operand in panels, prepacked
+        18 joins, 18 sums of rows, 6 stores"#]]
+    .assert_eq(&found);
 }
 
 /// Products of two inputs, of which the rows are normalized.
@@ -313,7 +340,7 @@ fn losses_of_parts_of_rows_are_those_of_whole_rows() {
     let mut slow = Profile::host(2);
     slow.bandwidth = 0.01;
     for (rows, classes) in
-        [(64, 150), (128, 128), (16, 50), (128, 1000), (17, 65), (17, 1000), (129, 150), (197, 768)]
+        [(64, 150), (128, 128), (16, 50), (128, 1000), (7, 65), (17, 1000), (129, 150), (197, 768)]
     {
         let text = loss_behind(rows, 16, classes);
         let (plan, _) = planned(&text, &slow);
