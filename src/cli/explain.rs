@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use tilefuse_codegen::ptx::Target;
 
 use super::args::ModelArgs;
 use super::model::{Loaded, alike, quietly};
 use super::{Failure, report};
+use crate::engine::AbsentTarget;
 use crate::explain::{Order, Style};
 
 /// Options of `tilefuse explain`.
@@ -22,9 +22,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Show the plan for a GPU that is not here, by the typical figures of one: sm_80, sm_90a or sm_100a. The model runs once on the
-    /// processor; its kernels are compiled, and assembled where there is a ptxas.
+    /// processor; its kernels are compiled, and assembled where there is a ptxas. Or for a processor of a level, whatever this one is:
+    /// x86-64, x86-64-v3 or x86-64-v4, on a 64-bit Arm processor armv8-a, with as many threads as libtorch has here.
     #[arg(long, value_name = "TARGET", value_parser = target, conflicts_with_all = ["profile", "print_after", "stop_after"])]
-    target: Option<Target>,
+    target: Option<AbsentTarget>,
     /// Measure each step, and each operator in eager, in runs of their own.
     #[arg(long)]
     profile: bool,
@@ -95,17 +96,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let case = args.model.case(0.0)?;
     if args.target.is_some() && case.device.is_cuda() {
         return Err(Failure::usage(
-            "--target plans for a GPU that is not here, --device for one that is".to_owned(),
+            "--target plans for what need not be here, --device for a GPU that is".to_owned(),
         ));
     }
     let _no_grad = tch::no_grad_guard();
     let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
+    let plans_for_gpu = matches!(args.target, Some(AbsentTarget::Gpu(_)));
     let (kind, mut options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options.clone());
     options.source_lines |= args.full || args.programs || args.code || !matches!(args.format, Format::Text);
     let inputs = match case.inputs {
         Some(inputs) => inputs,
-        None => case.which.default_inputs(kind, case.device.is_cuda() || args.target.is_some())?,
+        None => case.which.default_inputs(kind, case.device.is_cuda() || plans_for_gpu)?,
     };
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
@@ -225,10 +227,11 @@ pub(crate) fn pass(name: &str) -> Result<String, String> {
     }
 }
 
-/// What kernels for a GPU are compiled for.
-fn target(name: &str) -> Result<Target, String> {
-    Target::from_name(name)
-        .ok_or_else(|| format!("{name:?} is none of {}", Target::ALL.map(Target::name).join(", ")))
+/// What a plan is made for that need not be here.
+fn target(name: &str) -> Result<AbsentTarget, String> {
+    let named = AbsentTarget::all().find(|target| target.name() == name);
+    let names = || AbsentTarget::all().map(AbsentTarget::name).collect::<Vec<_>>().join(", ");
+    named.ok_or_else(|| format!("{name:?} is none of {}", names()))
 }
 
 /// A part of a whole: 5% or 0.05.

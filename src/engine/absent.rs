@@ -1,4 +1,4 @@
-//! Plans for a GPU that is not there: what a run on the host would be on it, planned by its typical figures.
+//! Plans for a GPU or a processor that is not there: what a run on the host would be on it, planned by its typical figures.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,20 +7,75 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use tch::Tensor;
 use tilefuse_block::Program;
+use tilefuse_codegen::host::{HostKernel, HostOptions, Isa};
 use tilefuse_codegen::ptx::{Ptx, PtxOptions, Target as PtxTarget, compile_ptx};
+use tilefuse_fusion::contract::Prepacked;
 use tilefuse_fusion::pipeline::{Context, Stage};
 use tilefuse_fusion::plan::Plan;
 use tilefuse_fusion::{Device, Products, Profile, pipeline};
 
 use super::attention_masks::Masks;
-use super::compile::{fits, fitting, recorded};
+use super::compile::{alignments, fits, fitting, recorded};
 use super::eager_cost::{EagerCost, eager_cost};
 use super::kernels::{CompileReport, StageClock, millis};
 use super::operator_flow::OperatorFlow;
 use super::tolerance::ToleranceReport;
-use crate::Error;
 use crate::hints::{Tolerated, UnmatchedPattern, tolerances};
 use crate::torch::{CallSite, SourceLines};
+use crate::{Error, Prepack};
+
+/// What a plan is made for, whether or not it is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AbsentTarget {
+    /// A GPU.
+    Gpu(PtxTarget),
+    /// A processor of a level, with as many threads as libtorch has here.
+    Host(Isa),
+}
+
+impl AbsentTarget {
+    /// All of them.
+    pub(crate) fn all() -> impl Iterator<Item = AbsentTarget> {
+        let hosts = Isa::NAMED.iter().map(|&(_, isa)| AbsentTarget::Host(isa));
+        PtxTarget::ALL.into_iter().map(AbsentTarget::Gpu).chain(hosts)
+    }
+
+    /// Its name: that of a CUDA architecture, or LLVM's of a processor.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            AbsentTarget::Gpu(target) => target.name(),
+            AbsentTarget::Host(isa) => isa.name(),
+        }
+    }
+
+    /// The machine that has the typical figures, and these.
+    pub(crate) fn typical(self) -> (String, Profile) {
+        match self {
+            AbsentTarget::Gpu(target) => {
+                let (name, profile) = typical_gpu(target);
+                (format!("an {name}"), profile)
+            }
+            AbsentTarget::Host(isa) => {
+                let (threads, options) = (tch::get_num_threads().max(1) as u32, HostOptions { isa });
+                let profile =
+                    Profile::host(threads).with_vectors(options.vector_bits(), options.vector_registers());
+                let plural = if threads == 1 { "" } else { "s" };
+                (format!("a processor with {threads} thread{plural}"), profile)
+            }
+        }
+    }
+
+    /// Compiles a program; there is PTX for an assembler where it is one for a GPU.
+    fn compile(self, program: &Program) -> Result<Option<Ptx>, Error> {
+        match self {
+            AbsentTarget::Gpu(target) => Ok(Some(compile_ptx(program, target, &PtxOptions::default())?)),
+            AbsentTarget::Host(isa) => {
+                HostKernel::assembly(program, &HostOptions { isa })?;
+                Ok(None)
+            }
+        }
+    }
+}
 
 /// A plan that cannot run here.
 pub(crate) struct AbsentPlan {
@@ -28,6 +83,9 @@ pub(crate) struct AbsentPlan {
     /// The typical figures.
     pub(crate) profile: Profile,
     pub(crate) params: Vec<Tensor>,
+    /// How many constants there are, of which the last ones hold prepacked weights, and these.
+    pub(crate) consts: usize,
+    pub(crate) packed: Vec<Prepacked>,
     pub(crate) modules: Vec<String>,
     pub(crate) flow: OperatorFlow,
     pub(crate) sites: Vec<CallSite>,
@@ -39,12 +97,12 @@ pub(crate) struct AbsentPlan {
     pub(crate) tolerances: Vec<ToleranceReport>,
     /// Hints and patterns that no operator is meant by.
     pub(crate) unmatched: Vec<UnmatchedPattern>,
-    /// Whether an assembler was there, which has assembled all kernels.
+    /// Whether an assembler of PTX was there, which has assembled all kernels.
     pub(crate) assembled: bool,
 }
 
 /// The name of a card with a target, and its typical figures.
-pub(crate) fn typical(target: PtxTarget) -> (&'static str, Profile) {
+fn typical_gpu(target: PtxTarget) -> (&'static str, Profile) {
     let (name, profile) = match target {
         PtxTarget::Sm80 => ("A100", Profile::gpu(108, 1500.0)),
         PtxTarget::Sm90a => ("H200", Profile::gpu(132, 4200.0)),
@@ -54,28 +112,30 @@ pub(crate) fn typical(target: PtxTarget) -> (&'static str, Profile) {
     (name, if target.has_warpgroups() { profile.with_warpgroups() } else { profile })
 }
 
-/// What a model's run would be on a GPU with this target. Nothing is measured: products are chosen by the cost model.
+/// What a model's run would be on this target. Nothing is measured: products are chosen by the cost model.
 pub(crate) fn absent_plan(
     inputs: &[Tensor],
     names: &[(String, Tensor)],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
-    target: PtxTarget,
+    target: AbsentTarget,
     options: &crate::Options,
 ) -> Result<AbsentPlan, Error> {
     let (start, mut clock) = (Instant::now(), StageClock::start());
     let mut report = CompileReport::default();
     let lines = options.source_lines.then(SourceLines::keep);
-    let (_, converted, mut functional) = recorded(inputs, names, forward)?;
+    let (trace, converted, mut functional) = recorded(inputs, names, forward)?;
     drop(lines);
     report.capture_ms = clock.lap();
-    functional.move_to(Device::Cuda(0));
+    if matches!(target, AbsentTarget::Gpu(_)) {
+        functional.move_to(Device::Cuda(0));
+    }
     let eager = eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
     let unmatched = crate::hints::unmatched(options, &functional, &modules);
     crate::hints::warn(&unmatched);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let tolerances = not_compared(tolerances(&options.hints, &functional, &modules));
-    let (_, profile) = typical(target);
+    let (_, profile) = target.typical();
     let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut cx = Context { hints, facts: Box::new(&mut masks), ..Context::new(&profile) };
     cx.most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
@@ -83,26 +143,31 @@ pub(crate) fn absent_plan(
         Products::Measured => Products::Predicted,
         asked => asked,
     };
+    if matches!(target, AbsentTarget::Host(_)) {
+        cx.alignments = alignments(&trace, &converted)?;
+        // The machine is taken for one that shows writes to weights.
+        let prepacks = options.prepack_weights != Prepack::Never;
+        cx.selection.constants = prepacks.then_some(converted.consts.len() as u32);
+    }
     let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?;
     report.lower_ms = clock.lap();
     let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
     report.select_ms = clock.lap();
     let plan = pipeline::planned(graph.clone(), &mut cx)?;
     report.add_planning(clock.lap(), plan.scheduling, Duration::ZERO);
-    let ptx = |program: &Program| Ok(compile_ptx(program, target, &PtxOptions::default())?);
-    let mut compile =
-        |programs: &[Program]| programs.par_iter().map(ptx).collect::<Result<Vec<Ptx>, Error>>();
+    let one = |program: &Program| target.compile(program);
+    let mut compile = |programs: &[Program]| programs.par_iter().map(one).collect::<Result<Vec<_>, Error>>();
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
     report.codegen_ms = clock.lap();
     report.kernels = kernels.len();
     plan.limit_memory(cx.most_bytes);
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
     let pass_times = std::mem::take(&mut cx.times).into_iter().collect();
-    let profile = cx.profile;
+    let (profile, packed) = (cx.profile, std::mem::take(&mut cx.selection.packed));
     drop(cx);
     let assembler = tilefuse_codegen::cuda::ptxas();
     if let Some(assembler) = assembler {
-        kernels.par_iter().try_for_each(|kernel| assemble(assembler, kernel))?;
+        kernels.par_iter().flatten().try_for_each(|kernel| assemble(assembler, kernel))?;
     }
     report.codegen_ms += clock.lap();
     report.total_ms = millis(start.elapsed());
@@ -110,6 +175,8 @@ pub(crate) fn absent_plan(
         profile,
         ops_captured: converted.recording.calls.len(),
         params: converted.params,
+        consts: converted.consts.len() + packed.len(),
+        packed,
         modules,
         flow: OperatorFlow::of(&converted.recording),
         sites: converted.sites,
@@ -155,7 +222,7 @@ pub(crate) fn gpu_programs(
 fn not_compared(parts: Vec<Tolerated>) -> Vec<ToleranceReport> {
     let report = |Tolerated { of, part, relative, .. }: Tolerated| {
         let reason = format!(
-            "the hint `tolerance` for {of} asks for {relative:.1e} of {part}, and nothing is compared on a GPU that is not here"
+            "the hint `tolerance` for {of} asks for {relative:.1e} of {part}, and nothing is compared in a plan for `--target`"
         );
         ToleranceReport { part, relative, difference: None, reason }
     };

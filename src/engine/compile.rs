@@ -392,7 +392,7 @@ fn plant(
 }
 
 /// How the tensors that a plan finds lie in memory; the guards hold them to it.
-fn alignments(trace: &Trace, converted: &Converted) -> Result<Alignments, Error> {
+pub(super) fn alignments(trace: &Trace, converted: &Converted) -> Result<Alignments, Error> {
     let align = |t: &Tensor| Ok(super::guard::alignment(Meta::of(t)?.data) as u32);
     let missing = || Error::Internal(String::from("an input of the trace is gone"));
     let input = |&id| trace.tensor(id).ok_or_else(missing).and_then(align);

@@ -41,7 +41,7 @@ mod tests;
 mod tolerance;
 mod workspaces;
 
-pub(crate) use absent::{AbsentPlan, absent_plan, gpu_programs, typical};
+pub(crate) use absent::{AbsentPlan, AbsentTarget, absent_plan, gpu_programs};
 pub(crate) use audit::{Audits, OwnTensor, reason as audit_reason};
 pub(crate) use call::{Call, Returned, Structure};
 pub(crate) use call_times::CallTimes;

@@ -1,29 +1,33 @@
-//! Reports of plans for a GPU that is not there.
+//! Reports of plans for a GPU or a processor that is not there.
 
 use tch::Tensor;
-use tilefuse_codegen::ptx::Target;
 
 use super::Explanation;
 use super::code::CodeTarget;
 use super::modules::Parameters;
 use super::report::Planned;
-use crate::engine::{AbsentPlan, absent_plan, typical};
+use crate::engine::{AbsentPlan, AbsentTarget, absent_plan};
 use crate::{Error, Options};
 
 impl Explanation {
-    /// The plan that a model would have on a GPU with a target, as a run on the host tells.
+    /// The plan that a model would have on a target, as a run on the host tells.
     pub(crate) fn for_absent(
         inputs: &[Tensor],
         forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
         names: &[(String, Tensor)],
-        target: Target,
+        target: AbsentTarget,
         options: &Options,
     ) -> Result<Explanation, Error> {
         let absent = absent_plan(inputs, names, forward, target, options)?;
-        let AbsentPlan { plan, params, modules, flow, eager, rewrites, pass_times, .. } = &absent;
+        let AbsentPlan { plan, params, packed, modules, flow, eager, rewrites, pass_times, .. } = &absent;
         let explanation = Explanation::planned(&Planned {
             plan,
-            params: Parameters::new(&plan.graph, params, names, (0, Vec::new())),
+            params: Parameters::new(
+                &plan.graph,
+                params,
+                names,
+                (absent.consts, packed.iter().map(|packed| packed.panels.param).collect()),
+            ),
             modules,
             operators: flow,
             sites: &absent.sites,
@@ -33,18 +37,22 @@ impl Explanation {
             pass_times,
             compile: absent.report,
             profile: Some((absent.profile, false)),
-            target: CodeTarget::Ptx(target),
+            target: CodeTarget::Absent(target),
         });
-        let assembled = match absent.assembled {
-            true => "ptxas has assembled its kernels",
-            false => "there is no ptxas that could assemble its kernels",
+        let (machine, _) = target.typical();
+        let figures = format!("planned by the typical figures of {machine}: no time is measured");
+        let planned_for = match (target, absent.assembled) {
+            (AbsentTarget::Gpu(gpu), true) => {
+                format!("{} that is not here, {figures}, and ptxas has assembled its kernels", gpu.name())
+            }
+            (AbsentTarget::Gpu(gpu), false) => {
+                let assembler = "there is no ptxas that could assemble its kernels";
+                format!("{} that is not here, {figures}, and {assembler}", gpu.name())
+            }
+            (AbsentTarget::Host(isa), _) => format!("{} that need not be here, {figures}", isa.name()),
         };
-        let planned_for = format!(
-            "{} that is not here, planned by the typical figures of an {}: no time is measured, and {assembled}",
-            target.name(),
-            typical(target).0,
-        );
+        let packed_bytes = packed.iter().map(|packed| packed.ty.bytes()).sum();
         let (tolerances, unmatched) = (absent.tolerances.clone(), absent.unmatched.clone());
-        Ok(Explanation { planned_for: Some(planned_for), tolerances, unmatched, ..explanation })
+        Ok(Explanation { planned_for: Some(planned_for), packed_bytes, tolerances, unmatched, ..explanation })
     }
 }

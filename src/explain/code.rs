@@ -6,13 +6,14 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tilefuse_block::{Loc, Program};
+use tilefuse_codegen::host::{HostKernel, HostOptions};
 use tilefuse_codegen::ptx::{self, PtxOptions};
 use tilefuse_codegen::{Line, Listing};
 use tilefuse_fusion::plan::Plan;
 
 use super::Explanation;
 use crate::Error;
-use crate::engine::{Target, listing};
+use crate::engine::{AbsentTarget, Target, listing};
 
 /// The code of a distinct kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,22 +49,27 @@ pub(super) struct Source {
 pub(super) enum CodeTarget {
     /// Something that is here.
     Here(Target),
-    /// Any GPU that runs code for this.
-    Ptx(ptx::Target),
+    /// What need not be here.
+    Absent(AbsentTarget),
 }
 
 impl CodeTarget {
     fn language(self) -> &'static str {
         match self {
-            CodeTarget::Here(Target::Host) => "assembly",
-            CodeTarget::Here(Target::Cuda(_)) | CodeTarget::Ptx(_) => "PTX",
+            CodeTarget::Here(Target::Host) | CodeTarget::Absent(AbsentTarget::Host(_)) => "assembly",
+            CodeTarget::Here(Target::Cuda(_)) | CodeTarget::Absent(AbsentTarget::Gpu(_)) => "PTX",
         }
     }
 
     fn listing(self, program: &Program) -> Result<Listing, Error> {
         match self {
             CodeTarget::Here(target) => listing(program, target),
-            CodeTarget::Ptx(target) => Ok(ptx::listing(program, target, &PtxOptions::default())?),
+            CodeTarget::Absent(AbsentTarget::Gpu(target)) => {
+                Ok(ptx::listing(program, target, &PtxOptions::default())?)
+            }
+            CodeTarget::Absent(AbsentTarget::Host(isa)) => {
+                Ok(HostKernel::listing(program, &HostOptions { isa })?)
+            }
         }
     }
 }

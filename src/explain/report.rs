@@ -292,7 +292,7 @@ pub struct Explanation {
     /// otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The GPU that it is a plan for, where that was not there.
+    /// The GPU or the processor that it is a plan for, where that need not be here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planned_for: Option<String>,
     /// Operators that the capture saw.

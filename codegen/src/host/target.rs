@@ -22,16 +22,36 @@ use crate::{Error, Result};
 /// Which instructions generated code may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Isa {
-    /// Everything that this machine has, or what the variable `TILEFUSE_HOST_CPU` names of it: `x86-64-v3` or `x86-64`, as
-    /// [`Isa::Avx2`] and [`Isa::Baseline`], on a 64-bit Arm processor `armv8-a`, or `native`.
+    /// Everything that this machine has, or what the variable `TILEFUSE_HOST_CPU` names of it: one of [`Isa::NAMED`], or `native`.
     #[default]
     Native,
     /// Everything that this machine has but its matrix unit.
     Vectors,
+    /// AVX-512 with the parts for short vectors and for 32 and 64 bits. On a processor of another family as [`Isa::Baseline`].
+    Avx512,
     /// AVX2, FMA and F16C, with vectors of 256 bits. On a processor of another family as [`Isa::Baseline`].
     Avx2,
     /// What every 64-bit processor of this machine's family has: x86 with SSE2, or Arm with NEON. Vectors of 128 bits.
     Baseline,
+}
+
+impl Isa {
+    /// The levels of this machine's family by LLVM's names, whether or not this machine has them.
+    pub const NAMED: &[(&str, Isa)] = match Family::NATIVE {
+        Some(Family::X86) => &[(AVX512, Isa::Avx512), (AVX2, Isa::Avx2), (BASELINE, Isa::Baseline)],
+        Some(Family::Aarch64) => &[(ARM, Isa::Baseline)],
+        None => &[],
+    };
+
+    /// The level that a name is of.
+    pub fn from_name(name: &str) -> Option<Isa> {
+        Isa::NAMED.iter().find(|(known, _)| *known == name).map(|&(_, isa)| isa)
+    }
+
+    /// The name of a level.
+    pub fn name(self) -> &'static str {
+        Isa::NAMED.iter().find(|&&(_, isa)| isa == self).map_or("native", |(name, _)| name)
+    }
 }
 
 /// A processor as LLVM knows it.
@@ -65,7 +85,8 @@ pub(super) enum Unit {
     Tiles,
 }
 
-/// Names of the processors of [`Isa::Avx2`] and [`Isa::Baseline`]: LLVM's for x86.
+/// Names of the processors of [`Isa::Avx512`], [`Isa::Avx2`] and [`Isa::Baseline`]: LLVM's for x86.
+const AVX512: &str = "x86-64-v4";
 const AVX2: &str = "x86-64-v3";
 const BASELINE: &str = "x86-64";
 const ARM: &str = "armv8-a";
@@ -85,7 +106,8 @@ impl Target {
                 NATIVE.get_or_init(Target::limited).clone()
             }
             Isa::Vectors => Target::new(Isa::Native).without_tiles(),
-            Isa::Avx2 | Isa::Baseline if Family::NATIVE == Some(Family::Aarch64) => Target::neon(),
+            _ if Family::NATIVE == Some(Family::Aarch64) => Target::neon(),
+            Isa::Avx512 => Target::wide(),
             Isa::Avx2 => Target { vector: 256, f16c: true, fma: true, ..Target::x86(AVX2) },
             Isa::Baseline => Target::x86(BASELINE),
         }
@@ -108,9 +130,8 @@ impl Target {
     }
 
     /// One with AVX-512, whether or not this machine is one.
-    #[cfg(test)]
     pub(super) fn wide() -> Target {
-        Target { vector: 512, count: 32, f16c: true, fma: true, ..Target::x86("x86-64-v4") }
+        Target { vector: 512, count: 32, f16c: true, fma: true, ..Target::x86(AVX512) }
     }
 
     /// What every 64-bit Arm processor has.
@@ -124,22 +145,17 @@ impl Target {
     fn limited() -> Target {
         let native = Target::native();
         let name = std::env::var("TILEFUSE_HOST_CPU").unwrap_or_default();
-        let part = match (name.as_str(), native.family) {
-            ("" | "native", _) => return native,
-            (AVX2, Family::X86) => Target::new(Isa::Avx2),
-            (BASELINE, Family::X86) => Target::new(Isa::Baseline),
-            (ARM, Family::Aarch64) => Target::neon(),
-            (other, family) => {
-                let parts = match family {
-                    Family::X86 => format!("{AVX2} and {BASELINE}"),
-                    Family::Aarch64 => ARM.to_owned(),
-                };
-                tracing::warn!("TILEFUSE_HOST_CPU: `{other}` is none of native, {parts}");
-                return native;
-            }
+        if matches!(name.as_str(), "" | "native") {
+            return native;
+        }
+        let Some(isa) = Isa::from_name(&name) else {
+            let names: Vec<&str> = Isa::NAMED.iter().map(|named| named.0).collect();
+            tracing::warn!("TILEFUSE_HOST_CPU: `{name}` is none of native, {}", names.join(", "));
+            return native;
         };
+        let part = Target::new(isa);
         let has_v3 = || V3.into_iter().all(|name| native.has(name));
-        if part.vector > native.vector || (part.cpu == AVX2 && !has_v3()) {
+        if part.vector > native.vector || (matches!(isa, Isa::Avx512 | Isa::Avx2) && !has_v3()) {
             tracing::warn!("TILEFUSE_HOST_CPU: this machine is no {name}");
             return native;
         }

@@ -166,7 +166,7 @@ fn the_processor_decides_which_instructions_multiply() {
             let text = HostKernel::assembly(&program, &HostOptions { isa }).unwrap();
             names(elem).map(|name| text.contains(&format!("\t{name}\t")))
         };
-        for isa in [Isa::Native, Isa::Vectors, Isa::Avx2, Isa::Baseline] {
+        for isa in [Isa::Native, Isa::Vectors, Isa::Avx512, Isa::Avx2, Isa::Baseline] {
             let unit = Target::new(isa).unit(elem);
             let expected = [unit == Some(Unit::Tiles), unit == Some(Unit::Vectors)];
             assert_eq!(used([32, 32, 64], isa), expected, "{elem} {isa:?}");
@@ -174,7 +174,8 @@ fn the_processor_decides_which_instructions_multiply() {
             assert_eq!(used([32, 32, 16], isa), [false, unit.is_some()], "{elem} {isa:?}");
             assert_eq!(used([32, 8, 64], isa), [false, false], "{elem} {isa:?}");
         }
-        assert_eq!([Isa::Avx2, Isa::Baseline].map(|isa| Target::new(isa).unit(elem)), [None, None]);
+        let named = [Isa::Avx512, Isa::Avx2, Isa::Baseline];
+        assert_eq!(named.map(|isa| Target::new(isa).unit(elem)), [None, None, None]);
         assert_ne!(Target::new(Isa::Vectors).unit(elem), Some(Unit::Tiles));
     }
 }
