@@ -34,6 +34,7 @@ const TESTS: &str = include_str!("bundle/tests.py");
 const FILES: [&str; 7] = [
     "kernels",
     "tests/tilefuse/reasons.txt",
+    "tests/tilefuse/reasons_of_host.txt",
     "tests/tilefuse/samples.txt",
     "tests/tilefuse/layers.pt",
     "tests/tilefuse/nvtx_log.c",
