@@ -520,15 +520,39 @@ const RANDOM: &[&str] =
 /// Parts of the names of operators that libtorch computes by atomic additions on a GPU: of its list of those that are not
 /// deterministic, and what puts together the elements of sparse tensors; and convolutions, for which cuDNN chooses an
 /// algorithm anew in each call.
-const ATOMIC: &[&str] =
-    &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount", "conv"];
+const ATOMIC: &[&str] = &[
+    "sparse",
+    "to_dense",
+    "index_add",
+    "index_put",
+    "scatter",
+    "put_",
+    "cumsum",
+    "bincount",
+    "nll_loss",
+    "cross_entropy_loss",
+    "conv",
+];
 
 /// Operators that write their first argument, and read others at other elements than they write.
 const UNORDERED: &[&str] =
     &["copy_", "masked_scatter_", "index_put_", "index_add_", "index_copy_", "scatter_", "addmm_"];
 
 /// Operators whose results are maxima and minima.
-const EXTREMA: &[&str] = &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax"];
+const EXTREMA: &[&str] = &[
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "aminmax",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+];
 
 /// The same where bounds are tensors; a zero that equals a number keeps its sign.
 const BOUNDS: &[&str] = &["clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"];
@@ -607,6 +631,7 @@ const VIEWS: &[&str] = &[
     "resolve_neg",
     "as_strided",
     "unfold",
+    "meshgrid",
 ];
 
 /// Distance of 1 to the next number.

@@ -76,26 +76,6 @@ type LeftOut = &'static [(&'static str, &'static [&'static str])];
 const NOT_GENERATED: LeftOut = &[
     ("training makes it draw", &["rrelu", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"]),
     ("no operand to choose", &["zeros", "ones", "full", "scalar_tensor", "arange", "eye"]),
-    (
-        "windows, which `conv_packed.rs` tries",
-        &["max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d"],
-    ),
-    ("means of whole images, which `mean` is", &["adaptive_avg_pool1d", "adaptive_avg_pool2d"]),
-    (
-        "losses, made of operators that are generated",
-        &[
-            "nll_loss",
-            "nll_loss_nd",
-            "nll_loss2d",
-            "cross_entropy_loss",
-            "mse_loss",
-            "l1_loss",
-            "smooth_l1_loss",
-            "huber_loss",
-            "binary_cross_entropy_with_logits",
-        ],
-    ),
-    ("operands of few shapes", &["outer", "meshgrid", "upsample_nearest1d", "upsample_nearest2d"]),
     ("writes through `as_strided` become it", &["as_strided_scatter"]),
 ];
 

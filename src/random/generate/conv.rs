@@ -2,18 +2,25 @@
 
 use tch::Kind;
 
-use super::{Fact, Generator, is_float, t};
+use super::pooling::image;
+use super::{Fact, Generator, t};
 use crate::torch::Arg;
 
 /// A convolution of a value, with or without a batch, and a weight. Some of libtorch's kernels multiply the zeros of a padding
 /// by a weight and others do not, so that weights are finite.
 pub(super) fn convolution(g: &mut Generator) -> Option<()> {
-    let fits = |g: &Generator, id: u32| {
-        is_float(g.kind(id)) && (2..=5).contains(&g.rank(id)) && g.tensor(id).numel() < g.traits.most_operand
-    };
-    let x = g.value(fits)?;
+    let x = if g.rng.chance(0.3) { image(g)? } else { g.value(fits)? };
+    convolution_of(g, x)
+}
+
+fn fits(g: &Generator, id: u32) -> bool {
+    g.is_float(id) && (2..=5).contains(&g.rank(id)) && g.tensor(id).numel() < g.traits.most_operand
+}
+
+/// The same of this value.
+pub(super) fn convolution_of(g: &mut Generator, x: u32) -> Option<()> {
     let (size, kind) = (g.size(x), g.kind(x));
-    if size.contains(&0) || g.traits.special {
+    if !fits(g, x) || size.contains(&0) || g.traits.special {
         return None;
     }
     let batched = size.len() == 5 || (size.len() > 2 && g.rng.chance(0.7));

@@ -126,7 +126,7 @@ impl Generator {
     }
 
     /// A new input, if it is not larger than any that a program begins with.
-    fn input_of(&mut self, shape: &[i64], kind: Kind, values: Values) -> Option<u32> {
+    pub(super) fn input_of(&mut self, shape: &[i64], kind: Kind, values: Values) -> Option<u32> {
         let elements = shape.iter().try_fold(1i64, |all, &n| all.checked_mul(n));
         elements.filter(|&n| n <= MAX_ELEMENTS / 2)?;
         let layout = layout(&mut self.rng, shape, self.traits.blocks);

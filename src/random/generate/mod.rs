@@ -5,11 +5,13 @@ mod attention;
 mod conv;
 mod host;
 mod inputs;
+mod loss;
 mod moves;
 mod opaque;
 mod operand;
 mod overlap;
 mod pointwise;
+mod pooling;
 mod product;
 mod read;
 mod reduce;
@@ -134,18 +136,28 @@ const FAMILIES: &[(u32, Family)] = &[
     (5, moves::moves),
     (1, moves::filled),
     (4, shape::join),
+    (1, shape::grid),
     (3, shape::divide),
     (5, read::read),
     (1, read::library),
     (9, product::product),
     (2, conv::convolution),
     (3, attention::attention),
+    (6, pooling::pooling),
+    (4, loss::loss),
     (2, opaque::opaque),
     (1, host::on_the_host),
 ];
 
 /// Those that programs of blocks begin with.
-const BLOCKS: [Family; 4] = [product::product, conv::convolution, conv::convolution, attention::attention];
+const BLOCKS: [Family; 6] = [
+    product::product,
+    conv::convolution,
+    conv::convolution,
+    attention::attention,
+    pooling::pooling,
+    loss::loss,
+];
 
 impl Generator {
     fn new(seed: u64) -> Generator {
@@ -296,6 +308,12 @@ impl Generator {
     /// Adds a call with one result.
     fn emit(&mut self, name: &str, args: Args, fact: Fact) -> Option<u32> {
         self.emit_all(name, args, &[fact])?.first().copied()
+    }
+
+    /// The last value that operators add.
+    fn made(&mut self, add: impl FnOnce(&mut Generator) -> Option<()>) -> Option<u32> {
+        add(self)?;
+        self.values.last().copied()
     }
 
     /// Adds a call whose result only calls that ask for it by name read, since few operators take it.

@@ -82,6 +82,11 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             let name = *g.rng.pick(&["dot", "vdot"]);
             g.emit(name, vec![t(x), t(rhs)], fact)?;
         }
+        (1, 7) => {
+            let rhs = g.operand(&[other], kind)?;
+            let name = *g.rng.pick(&["outer", "ger"]);
+            g.emit(name, vec![t(x), t(rhs)], fact)?;
+        }
         (1, _) => {
             if g.rng.chance(0.3) {
                 let mat = g.operand(&[other, last], kind)?;

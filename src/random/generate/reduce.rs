@@ -154,8 +154,20 @@ fn parameter(g: &mut Generator, x: u32, shape: &[i64]) -> Arg<u32> {
     g.plain_input(shape, kind).map_or(Arg::None, t)
 }
 
+/// Numbers of at least a half, of a new input.
+pub(super) fn positive(g: &mut Generator, shape: &[i64], kind: Kind) -> Option<u32> {
+    let x = g.plain_input(shape, kind)?;
+    let x = g.emit("abs", vec![t(x)], Fact::EXACT)?;
+    g.emit("clamp_min", vec![t(x), Arg::Float(0.5)], Fact::EXACT)
+}
+
 pub(super) fn normalize(g: &mut Generator) -> Option<()> {
     let x = g.value(|g, id| is_float(g.kind(id)) && g.rank(id) > 0)?;
+    normalize_of(g, x)
+}
+
+/// A norm of this value.
+pub(super) fn normalize_of(g: &mut Generator, x: u32) -> Option<()> {
     match g.rng.below(7) {
         0 | 1 => layer_norm(g, x),
         2 => group_norm(g, x),
@@ -217,9 +229,7 @@ fn batch_norm(g: &mut Generator, x: u32) -> Option<()> {
     let kind = g.kind(x);
     let (weight, bias) = (parameter(g, x, &[channels]), parameter(g, x, &[channels]));
     let mean = g.plain_input(&[channels], kind)?;
-    let var = g.plain_input(&[channels], kind)?;
-    let var = g.emit("abs", vec![t(var)], Fact::EXACT)?;
-    let var = g.emit("clamp_min", vec![t(var), Arg::Float(0.5)], Fact::EXACT)?;
+    let var = positive(g, &[channels], kind)?;
     let (no, yes) = (Arg::Bool(false), Arg::Bool(true));
     let args = vec![t(x), weight, bias, t(mean), t(var), no, Arg::Float(0.1), Arg::Float(1e-5), yes];
     g.emit("batch_norm", args, Fact::ROUNDED)?;

@@ -204,6 +204,28 @@ pub(super) fn join(g: &mut Generator) -> Option<()> {
     Some(())
 }
 
+/// Coordinates of a grid: each vector along a dimension of its own.
+pub(super) fn grid(g: &mut Generator) -> Option<()> {
+    let kind = g.some_kind();
+    let mut list = Vec::new();
+    for _ in 0..1 + g.rng.below(3) {
+        let fits = |g: &Generator, id: u32| g.rank(id) < 2 && g.kind(id) == kind && g.tensor(id).numel() < 64;
+        let known = if g.rng.chance(0.5) { g.value(fits) } else { None };
+        let count = g.rng.range(1, 10);
+        list.push(known.or_else(|| g.input(&[count], kind))?);
+    }
+    let facts: Vec<Fact> = list.iter().map(|&id| g.fact(id)).collect();
+    let tensors = Arg::Tensors(list.into_iter().map(Some).collect());
+    match g.rng.below(3) {
+        0 => g.emit_all("meshgrid", vec![tensors], &facts)?,
+        order => {
+            let order = Arg::Str(["ij", "xy"][order - 1].into());
+            g.emit_all("meshgrid.indexing", vec![tensors, order], &facts)?
+        }
+    };
+    Some(())
+}
+
 /// `split` and `chunk`.
 pub(super) fn divide(g: &mut Generator) -> Option<()> {
     let x = g.any()?;

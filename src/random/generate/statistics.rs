@@ -22,7 +22,7 @@ pub(super) fn statistics(g: &mut Generator) -> Option<()> {
 }
 
 /// A linear map of the last dimension, perhaps with a residual.
-fn linear(g: &mut Generator, x: u32) -> Option<u32> {
+pub(super) fn linear(g: &mut Generator, x: u32) -> Option<u32> {
     let (size, kind) = (g.size(x), g.kind(x));
     let (&depth, outer) = size.split_last()?;
     let width = if g.rng.chance(0.3) { depth } else { g.rng.range(1, 80) };
