@@ -46,6 +46,7 @@ mod kernels;
 mod lang;
 mod lowered;
 mod memory;
+mod neighbours;
 mod opaque;
 mod operator;
 mod outer_loops;

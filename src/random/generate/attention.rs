@@ -2,17 +2,26 @@
 
 use tch::Kind;
 
-use super::{Fact, Generator, is_float, t};
+use super::{Fact, Generator, t};
 use crate::torch::Arg;
 
 /// Attention whose queries are a value.
 pub(super) fn attention(g: &mut Generator) -> Option<()> {
-    let fits = |g: &Generator, id: u32| {
-        let small = (1..g.traits.most_operand).contains(&g.tensor(id).numel());
-        // Larger scores leave each row one key, and their rounding decides which.
-        is_float(g.kind(id)) && (2..5).contains(&g.rank(id)) && small && g.magnitude(id) < 8.0
-    };
     let query = g.value(fits)?;
+    attention_of(g, query)
+}
+
+fn fits(g: &Generator, id: u32) -> bool {
+    let small = (1..g.traits.most_operand).contains(&g.tensor(id).numel());
+    // Larger scores leave each row one key, and their rounding decides which.
+    g.is_float(id) && (2..5).contains(&g.rank(id)) && small && g.magnitude(id) < 8.0
+}
+
+/// The same with these queries.
+pub(super) fn attention_of(g: &mut Generator, query: u32) -> Option<()> {
+    if !fits(g, query) {
+        return None;
+    }
     let (size, kind) = (g.size(query), g.kind(query));
     let (&[queries, width], batch) = (size.last_chunk::<2>()?, &size[..size.len() - 2]);
     let causal = g.rng.chance(0.3);

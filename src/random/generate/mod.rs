@@ -7,6 +7,7 @@ mod host;
 mod inputs;
 mod loss;
 mod moves;
+mod neighbours;
 mod opaque;
 mod operand;
 mod overlap;
@@ -143,6 +144,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (9, product::product),
     (2, conv::convolution),
     (3, attention::attention),
+    (10, neighbours::contraction),
     (6, pooling::pooling),
     (4, loss::loss),
     (2, opaque::opaque),
@@ -150,11 +152,13 @@ const FAMILIES: &[(u32, Family)] = &[
 ];
 
 /// Those that programs of blocks begin with.
-const BLOCKS: [Family; 6] = [
+const BLOCKS: [Family; 8] = [
     product::product,
     conv::convolution,
     conv::convolution,
     attention::attention,
+    neighbours::contraction,
+    neighbours::contraction,
     pooling::pooling,
     loss::loss,
 ];

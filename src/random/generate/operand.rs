@@ -3,6 +3,7 @@
 
 use tch::Kind;
 
+use super::reduce::normalize_of;
 use super::{Fact, Generator, is_float, t};
 use crate::random::program::code_of;
 use crate::torch::Arg;
@@ -30,6 +31,8 @@ impl Generator {
             4..=6 => self.rearranged(shape, kind, input),
             7..=10 => self.computed(shape, kind, input),
             11 => self.converted(shape, kind),
+            12 => self.normalized(shape, kind, input),
+            13 => self.reduced(shape, kind, input),
             _ => None,
         };
         made.or_else(|| input(self, shape, kind))
@@ -74,6 +77,33 @@ impl Generator {
                 self.emit(name, [t(operand), t(vector)].into_iter().chain(more).collect(), fact)
             }
         }
+    }
+
+    /// What a norm or softmax makes of a new input.
+    fn normalized(&mut self, shape: &[i64], kind: Kind, input: NewInput) -> Option<u32> {
+        if !is_float(kind) || shape.is_empty() {
+            return None;
+        }
+        let operand = input(self, shape, kind)?;
+        let last = Arg::Int(shape.len() as i64 - 1);
+        let made = match self.rng.chance(0.3) {
+            true => self.emit("softmax.int", vec![t(operand), last], Fact::ROUNDED),
+            false => self.made(|g| normalize_of(g, operand)),
+        };
+        // Norms may be of another type.
+        made.filter(|&made| self.kind(made) == kind)
+    }
+
+    /// A sum, mean or maximum over a further dimension of a new input.
+    fn reduced(&mut self, shape: &[i64], kind: Kind, input: NewInput) -> Option<u32> {
+        if !is_float(kind) {
+            return None;
+        }
+        let (at, count) = (self.rng.below(shape.len() + 1), self.rng.range(1, 6));
+        let operand = input(self, &[&shape[..at], &[count], &shape[at..]].concat(), kind)?;
+        let name = *self.rng.pick(&["sum.dim_IntList", "mean.dim", "amax"]);
+        let fact = if name == "amax" { self.fact(operand) } else { Fact::ROUNDED };
+        self.emit(name, vec![t(operand), Arg::Ints(vec![at as i64]), Arg::Bool(false)], fact)
     }
 
     /// A new input of another floating-point type, converted.

@@ -3,18 +3,23 @@
 use tch::Kind;
 
 use super::reduce::has_squares;
-use super::{Fact, Generator, is_float, t};
+use super::{Fact, Generator, t};
 use crate::torch::Arg;
 
 /// A product of a value and other operands.
 pub(super) fn product(g: &mut Generator) -> Option<()> {
     let floats = g.rng.chance(0.9);
-    let x = g.value(|g, id| {
-        let kind = g.kind(id);
-        let numbers = kind != Kind::Bool && is_float(kind) == floats;
-        numbers && g.rank(id) > 0 && g.tensor(id).numel() < g.traits.most_operand
-    })?;
-    if !has_squares(g, x) {
+    let x = g.value(|g, id| fits(g, id) && g.is_float(id) == floats)?;
+    product_of(g, x)
+}
+
+fn fits(g: &Generator, id: u32) -> bool {
+    g.kind(id) != Kind::Bool && g.rank(id) > 0 && g.tensor(id).numel() < g.traits.most_operand
+}
+
+/// The same of this value.
+pub(super) fn product_of(g: &mut Generator, x: u32) -> Option<()> {
+    if !fits(g, x) || !has_squares(g, x) {
         return None;
     }
     let (size, kind) = (g.size(x).to_vec(), g.kind(x));

@@ -30,9 +30,11 @@ fn number(g: &mut Generator) -> Option<u32> {
 
 pub(super) fn reduce(g: &mut Generator) -> Option<()> {
     let x = number(g)?;
-    if g.rng.chance(0.2) {
-        return whole(g, x);
-    }
+    if g.rng.chance(0.2) { whole(g, x) } else { reduce_of(g, x) }
+}
+
+/// A reduction of this value along some dimensions.
+pub(super) fn reduce_of(g: &mut Generator, x: u32) -> Option<()> {
     let dims = dims(g, x);
     let count = along(g, x, &dims);
     let keep = Arg::Bool(g.rng.chance(0.5));

@@ -8,6 +8,11 @@ use crate::torch::Meta;
 /// Views: another arrangement of the same elements, or of some of them.
 pub(super) fn rearrange(g: &mut Generator) -> Option<()> {
     let x = g.any()?;
+    rearrange_of(g, x)
+}
+
+/// A view of this value.
+pub(super) fn rearrange_of(g: &mut Generator, x: u32) -> Option<()> {
     let fact = g.fact(x);
     let rank = g.rank(x);
     let (name, args) = match g.rng.below(12) {
