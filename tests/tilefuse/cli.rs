@@ -678,6 +678,25 @@ fn a_plan_for_a_gpu_that_is_not_here_has_its_code() {
 }
 
 #[test]
+fn a_plan_for_a_processor_has_its_code() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return crate::common::skipped("plans for processors are for those of this machine's family");
+    }
+    for (target, vector) in [("x86-64-v4", "zmm"), ("x86-64-v3", "ymm"), ("x86-64", "xmm")] {
+        let output = run(&["explain", "mlp8x1024-tiny", "--target", target, "--code", "--format", "json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let plan = tilefuse::Explanation::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        let of = plan.planned_for.as_deref().unwrap();
+        assert!(of.starts_with(&format!("{target} that need not be here, planned by the typical")), "{of}");
+        assert!(plan.kernels_fused > 0 && plan.code.len() == plan.distinct_kernels && !plan.is_measured());
+        let lines = || plan.code.iter().flat_map(|code| &code.machine).map(|(line, _)| line);
+        let widest = ["zmm", "ymm", "xmm"].into_iter().find(|name| lines().any(|line| line.contains(name)));
+        assert_eq!(widest, Some(vector), "{target}");
+        assert!(plan.code.iter().all(|code| code.language == "assembly"));
+    }
+}
+
+#[test]
 fn plans_for_a_gpu_hold_no_more_than_eager() {
     for model in ["unet-sdpa", "mobilenet_v2", "gpt2-loss", "bert-sdpa"] {
         let output = run(&["explain", model, "--target", "sm_90a", "--dtype", "bf16", "--format", "json"]);
