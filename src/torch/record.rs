@@ -458,8 +458,11 @@ impl Recorder {
             self.zero_new(known)?;
         }
         // What has no strided memory holds the memory of others, of a model's own, too: kept, it would seem that the model keeps that.
+        // A view of a constant is one, whatever else its call computes.
         let is_computed = |seen: &Seen| {
-            p.level == Level::Computed || self.storages.get(seen.storage.0 as usize).is_some_and(|s| !s.dense)
+            let storage = self.storages.get(seen.storage.0 as usize);
+            storage.is_some_and(|s| !s.dense)
+                || p.level == Level::Computed && storage.is_none_or(|s| s.level == Level::Computed)
         };
         let made = self.handles.iter_mut().zip(&self.seen).skip(seen);
         made.filter(|(_, seen)| is_computed(seen)).try_for_each(|(handle, _)| handle.forget())?;

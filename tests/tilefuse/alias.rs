@@ -178,6 +178,27 @@ fn results_are_apart_where_a_copy_is_left_out() {
     }
 }
 
+/// One call makes a view of a constant and one of an input; the constant is written behind it or not.
+#[test]
+fn a_view_of_a_constant_beside_one_of_an_input() {
+    for device in devices() {
+        let x = iota(&[3], device);
+        for writes in [false, true] {
+            is_fused(&[], &[x.shallow_clone()], &move |_, inputs| {
+                let constant = Tensor::full([2], -2.0, (Kind::Float, inputs[0].device()));
+                let mut grids = Tensor::meshgrid_indexing(&[&constant, &inputs[0]], "ij");
+                if writes {
+                    let _ = grids[0].fill_(3.0);
+                }
+                let sum = &grids[0] + &grids[1];
+                grids.push(sum);
+                grids.push(constant);
+                grids
+            });
+        }
+    }
+}
+
 #[test]
 fn results_share_memory_as_in_eager() {
     for device in devices() {
