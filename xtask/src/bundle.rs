@@ -31,7 +31,7 @@ const RUN: &str = include_str!("bundle/run.sh");
 const TESTS: &str = include_str!("bundle/tests.py");
 
 /// Files, and folders of files, of the repository that tests read.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "kernels",
     "tests/tilefuse/reasons.txt",
     "tests/tilefuse/reasons_of_host.txt",
