@@ -81,6 +81,10 @@ impl Splice<'_> {
         if self.program.ty(value).rank() == 0 {
             return self.push(OpKind::Splat(self.shape.clone()), &[value], elem);
         }
+        if self.program.ty(value).rank() > self.shape.len() {
+            // Of a block of one column.
+            return self.push(OpKind::Reshape(self.shape.clone()), &[value], elem);
+        }
         let column: Shape = self.shape.iter().take(1).copied().chain([1]).collect();
         let value = self.push_shaped(OpKind::ExpandDims(1), &[value], elem, column);
         let shape = self.shape.clone();

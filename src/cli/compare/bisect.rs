@@ -317,10 +317,10 @@ mod tests {
         let found = bisected(&case);
         let kernel = found.differences.kernel.as_ref().unwrap();
         assert!(kernel.difference.unwrap() < 1e-5, "{kernel:?}");
-        assert_eq!((found.differences.compared, &found.cause), (15, &None));
+        assert_eq!((found.differences.compared, &found.cause), (14, &None));
         let text = found.text();
         assert!(
-            text.starts_with("nothing differs from eager by more than rounding\nof 15 results"),
+            text.starts_with("nothing differs from eager by more than rounding\nof 14 results"),
             "{text}"
         );
     }
