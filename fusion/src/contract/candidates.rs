@@ -189,12 +189,11 @@ const FREE_BYTES: u64 = 1 << 20;
 pub(super) fn kernels(
     graph: &Graph,
     node: NodeId,
-    profile: &Profile,
-    target: Option<Target<'_>>,
+    target: Target<'_>,
     (products, most_bytes): (Products, u64),
 ) -> Option<Result<Vec<Template>, MatchFailure>> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let here = |ty: &TensorType| (ty.device != Device::Cpu) == profile.machine.is_gpu();
+    let here = |ty: &TensorType| (ty.device != Device::Cpu) == target.profile.machine.is_gpu();
     let here = graph.node(node).outs.iter().all(here);
     if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
         return None;
@@ -215,13 +214,13 @@ fn is_callable(call: &AtenCall) -> bool {
 pub(super) fn choose(
     graph: &Graph,
     node: NodeId,
-    profile: &Profile,
-    target: Option<Target<'_>>,
+    target: Target<'_>,
     (products, most_bytes): (Products, u64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<Choice> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let all = match kernels(graph, node, profile, target, (products, most_bytes))? {
+    let profile = target.profile;
+    let all = match kernels(graph, node, target, (products, most_bytes))? {
         Ok(all) => all,
         Err(declined) => {
             return Some(Choice::library(Declined::new(declined.to_string(), declined.remedy())));

@@ -139,9 +139,8 @@ pub(crate) fn choose_counted(
         if !graph.contains(node) {
             continue;
         }
-        let packs = target.and_then(|target| target.prepacks);
-        let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
-        let mut chosen = candidates::choose(graph, node, profile, target, (products, most_bytes), measure);
+        let strided = target.prepacks.and_then(|_| channels_last::read_at_strides(graph, node));
+        let mut chosen = candidates::choose(graph, node, target, (products, most_bytes), measure);
         let has_kernel =
             |chosen: &Option<Choice>| chosen.as_ref().is_some_and(|choice| choice.template.is_some());
         if has_kernel(&chosen) && !rewrites.allow("select-kernels") {
@@ -172,7 +171,7 @@ pub(crate) fn has_kernel(
 ) -> bool {
     let target = Target::of(profile, constants);
     // The likeliest one alone is built.
-    let all = candidates::kernels(graph, node, profile, target, (Products::Predicted, most_bytes));
+    let all = candidates::kernels(graph, node, target, (Products::Predicted, most_bytes));
     matches!(all, Some(Ok(all)) if !all.is_empty())
 }
 

@@ -36,13 +36,16 @@ impl<'g> Task<'g> {
     /// The task of a node's library form.
     ///
     /// # Errors
-    /// Where no schedule is for such a call, whatever its sizes are.
+    /// Where no schedule is for such a call or machine, whatever its sizes are.
     pub(super) fn of(
         graph: &'g Graph,
         node: NodeId,
         form: &'g LibraryForm,
         target: Target<'g>,
     ) -> Result<Task<'g>, MatchFailure> {
+        if !target.has_kernels() {
+            return Err(MatchFailure::Device);
+        }
         let by_warpgroups = target.warpgroups.is_some();
         if by_warpgroups {
             check_type(graph, node)?;

@@ -21,10 +21,10 @@ pub(super) fn templates(
     graph: &Graph,
     node: NodeId,
     form: &LibraryForm,
-    target: Option<Target<'_>>,
+    target: Target<'_>,
     (measured, most_bytes): (bool, u64),
 ) -> Result<Vec<Template>, MatchFailure> {
-    let task = Task::of(graph, node, form, target.ok_or(MatchFailure::Device)?)?;
+    let task = Task::of(graph, node, form, target)?;
     let all = price::priced(search_space::valid(&task, most_bytes)?, &task);
     // Two are built on a GPU though none is measured: what an epilogue saves is not in the price of a schedule.
     let measured = measured || task.target.warpgroups.is_some();

@@ -15,21 +15,26 @@ pub(super) struct Target<'p> {
     pub(super) vnni2: bool,
     /// Whether there are instructions for four 8-bit integers.
     pub(super) vnni4: bool,
-    /// What warpgroups multiply, on a GPU; `None` where threads multiply by vectors.
+    /// What warpgroups multiply, on a GPU that has them; `None` on others, for which no kernels of contractions are made, and on a host,
+    /// where threads multiply by vectors.
     pub(super) warpgroups: Option<&'static Warpgroups>,
 }
 
 impl Target<'_> {
-    /// The machine of a profile, where kernels of contractions are made for it: no GPU whose multiprocessors do not multiply by
-    /// warpgroups. Weights may be prepacked on a host where there may be more constants.
-    pub(super) fn of(profile: &Profile, constants: Option<u32>) -> Option<Target<'_>> {
+    /// The machine of a profile. Weights may be prepacked on a host where there may be more constants.
+    pub(super) fn of(profile: &Profile, constants: Option<u32>) -> Target<'_> {
         let (processors, warpgroups) = match profile.machine {
             Machine::Host { threads } => (threads, None),
-            Machine::Gpu { processors, .. } => (processors.max(1), Some(profile.warpgroups()?)),
+            Machine::Gpu { processors, .. } => (processors.max(1), profile.warpgroups()),
         };
-        let prepacks = constants.filter(|_| warpgroups.is_none()).map(|_| Vectors::of(profile));
+        let prepacks = constants.filter(|_| !profile.machine.is_gpu()).map(|_| Vectors::of(profile));
         let (vnni2, vnni4) = (profile.products.vnni2 > 0.0, profile.products.vnni4 > 0.0);
-        Some(Target { profile, processors, prepacks, vnni2, vnni4, warpgroups })
+        Target { profile, processors, prepacks, vnni2, vnni4, warpgroups }
+    }
+
+    /// Whether kernels of contractions are made for it.
+    pub(super) fn has_kernels(&self) -> bool {
+        self.warpgroups.is_some() || !self.profile.machine.is_gpu()
     }
 }
 
