@@ -30,8 +30,9 @@
 //!
 //! `call_kernels.rs` has what a template gives a call, and `match_failure.rs` the reasons for which a call has no kernel at all.
 //!
-//! A further kernel is a further `Blocking` or `Reading` of a `Schedule`. Which of kernels and call is used is decided in
-//! `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts; `apply.rs` then gives a call its kernel.
+//! A further kernel is a further `Blocking` or `Reading` of a `Schedule`. The kernels of a call are its `candidates.rs`. Which of these and
+//! libtorch's call is used is decided in `choice.rs`, in the same way for all, by what is measured or what `price.rs` predicts; `apply.rs`
+//! then gives a call its kernel.
 
 mod accesses;
 mod apply;
@@ -40,6 +41,7 @@ mod backend;
 mod blocks;
 mod call_kernels;
 mod candidates;
+mod choice;
 mod conv;
 mod epilogue;
 #[cfg(test)]
@@ -89,8 +91,8 @@ mod windows;
 use self::apply::Applied;
 pub use self::backend::Products;
 pub use self::call_kernels::{OperandKernel, Template};
-use self::candidates::Choice;
 pub use self::candidates::{Candidate, Times};
+use self::choice::Choice;
 pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;
@@ -140,7 +142,7 @@ pub(crate) fn choose_counted(
             continue;
         }
         let strided = target.prepacks.and_then(|_| channels_last::read_at_strides(graph, node));
-        let mut chosen = candidates::choose(graph, node, target, (products, most_bytes), measure);
+        let mut chosen = choice::choose(graph, node, target, (products, most_bytes), measure);
         let has_kernel =
             |chosen: &Option<Choice>| chosen.as_ref().is_some_and(|choice| choice.template.is_some());
         if has_kernel(&chosen) && !rewrites.allow("select-kernels") {
