@@ -104,10 +104,18 @@ pub struct Selection<'a> {
 }
 
 /// Measures the candidates of [`choose_products`](crate::choose_products).
+///
+/// Those that can be foreseen are shown first, all of them, so that whoever measures may spend its time on what is worth it and judge
+/// others by that. What is chosen by measurements may give a further call another layout: that candidate was not foreseen.
 pub trait Measure {
-    /// All candidates of a graph are about to be asked for. `constants` and `most_bytes` are those of the choice.
-    fn begin(&mut self, graph: &Graph, profile: &Profile, constants: Option<u32>, most_bytes: u64) {
-        let _ = (graph, profile, constants, most_bytes);
+    /// A candidate that is about to be asked for, unless what is measured changes what is chosen before it.
+    fn foresee(&mut self, candidate: &Candidate<'_>, profile: &Profile) {
+        let _ = (candidate, profile);
+    }
+
+    /// All that can be foreseen of a graph was: its candidates are asked for from here on.
+    fn begin(&mut self, profile: &Profile) {
+        let _ = profile;
     }
 
     /// What a candidate and the call that it replaces take; `None` where that is not known, and is predicted.
@@ -455,13 +463,19 @@ fn simplified(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineErr
 }
 
 fn select_kernels(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineError> {
-    let Selection { products, constants, measure, packed } = &mut cx.selection;
+    let Context { profile, selection, most_bytes, rewrites, .. } = cx;
+    let Selection { products, constants, measure, packed } = selection;
+    let limits = (*constants, *most_bytes);
     if *products == Products::Measured {
-        measure.begin(graph, &cx.profile, *constants, cx.most_bytes);
+        let mut foresee = |candidate: &Candidate<'_>| {
+            measure.foresee(candidate, profile);
+            None
+        };
+        choose_counted(&mut graph.clone(), profile, *products, limits, &Rewrites::default(), &mut foresee);
+        measure.begin(profile);
     }
-    let mut times = |candidate: &Candidate<'_>| measure.measure(candidate, &cx.profile);
-    let limits = (*constants, cx.most_bytes);
-    *packed = choose_counted(graph, &cx.profile, *products, limits, &cx.rewrites, &mut times);
+    let mut times = |candidate: &Candidate<'_>| measure.measure(candidate, profile);
+    *packed = choose_counted(graph, profile, *products, limits, rewrites, &mut times);
     Ok(())
 }
 

@@ -10,11 +10,9 @@ use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
-use tilefuse_fusion::pipeline::{Measure, plan};
+use tilefuse_fusion::pipeline::{Measure, PipelineError, plan};
 use tilefuse_fusion::plan::{Plan, StepKind};
-use tilefuse_fusion::{
-    Arg, DType, Device, Graph, NodeId, Op, Products, Profile, TensorType, ValueRef, choose_products,
-};
+use tilefuse_fusion::{Arg, AtenCall, DType, Device, Graph, NodeId, Op, Profile, TensorType, ValueRef};
 
 use super::exec::device_id;
 use super::kernels::{Kernel, Target, device_name, kernel};
@@ -69,6 +67,7 @@ const MAX_JUDGED_TIME: Duration = Duration::from_millis(100);
 /// operator are judged by the same ones.
 #[derive(Default)]
 pub(crate) struct Measuring {
+    foreseen: Foreseen,
     budget: Budget,
     measured: Measured,
 }
@@ -118,14 +117,21 @@ fn packs(candidate: &Candidate<'_>) -> [bool; 2] {
 }
 
 impl Measure for Measuring {
-    fn begin(&mut self, graph: &Graph, profile: &Profile, constants: Option<u32>, most_bytes: u64) {
-        let (all, budget) = Budget::of(graph, profile, (constants, most_bytes));
+    fn foresee(&mut self, candidate: &Candidate<'_>, profile: &Profile) {
+        if candidate.is_open(profile) {
+            self.foreseen.add(candidate, profile);
+        }
+    }
+
+    fn begin(&mut self, profile: &Profile) {
+        let Foreseen { mut all, .. } = std::mem::take(&mut self.foreseen);
+        let (budget, requests) = Budget::of(&mut all, profile);
         self.budget = budget;
+        // Where no kernel of theirs could be compiled, this was no attempt.
         if self.budget.is_spent_on_some() {
-            let products = Products::Measured;
-            choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
-                candidate.is_open(profile).then(|| self.budget.measure(candidate, profile)).flatten()
-            });
+            for (key, request) in requests {
+                self.budget.measure(key, || request);
+            }
             self.budget.count_attempt(&all);
         }
         self.measured = Measured::of(&all);
@@ -135,12 +141,38 @@ impl Measure for Measuring {
         if !candidate.is_open(profile) {
             return None;
         }
-        self.budget.measure(candidate, profile).or_else(|| {
+        let request = || Request::new(candidate, profile).planned(profile);
+        self.budget.measure(describe(candidate, profile), request).or_else(|| {
             // On a GPU blocks fit some sizes and not others.
             let is_judged = !profile.machine.is_gpu();
             let (op, predicted) = (&candidate.call.op, candidate.predicted(profile));
             is_judged.then(|| self.measured.judge(op, packs(candidate), predicted)).flatten()
         })
+    }
+}
+
+/// The candidates that a plan asks for where choices are those that are predicted.
+#[derive(Default)]
+struct Foreseen {
+    all: Vec<Share>,
+    /// The call of the latest one, and how many of its candidates came before that.
+    latest: Option<(NodeId, usize)>,
+}
+
+impl Foreseen {
+    fn add(&mut self, candidate: &Candidate<'_>, profile: &Profile) {
+        let node = candidate.node;
+        let before = self.latest.filter(|(latest, _)| *latest == node).map_or(0, |(_, before)| before + 1);
+        self.latest = Some((node, before));
+        let key = describe(candidate, profile);
+        if let Some(share) = self.all.iter_mut().find(|share| share.key == key) {
+            share.calls += 1;
+            return;
+        }
+        let request = known(&key).is_none().then(|| Request::new(candidate, profile));
+        let times = candidate.predicted(profile);
+        let (op, packs) = (candidate.call.op.clone(), packs(candidate));
+        self.all.push(Share { key, op, packs, calls: 1, before, times, request });
     }
 }
 
@@ -160,51 +192,24 @@ struct Budget {
 }
 
 impl Budget {
-    fn of(
-        graph: &Graph,
-        profile: &Profile,
-        (constants, most_bytes): (Option<u32>, u64),
-    ) -> (Vec<Share>, Budget) {
-        let mut all: Vec<Share> = Vec::new();
-        let mut unknown: FxHashMap<String, Graph> = FxHashMap::default();
-        let products = Products::Measured;
-        let mut latest = None;
-        let mut before = 0;
-        choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
-            if !candidate.is_open(profile) {
-                return None;
-            }
-            before = if latest.replace(candidate.node) == Some(candidate.node) { before + 1 } else { 0 };
-            let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
-            if let Some(share) = all.iter_mut().find(|share| share.key == key) {
-                share.calls += 1;
-                return None;
-            }
-            if known(&key).is_none() {
-                unknown.insert(key.clone(), candidate.computed().0);
-            }
-            all.push(Share {
-                key,
-                op: candidate.call.op.clone(),
-                packs: packs(candidate),
-                calls: 1,
-                before,
-                times,
-            });
-            None
-        });
-        let attempts = ATTEMPTS.get(&names(&all)).unwrap_or(0);
-        let left = if attempts < MAX_ATTEMPTS { time_for(&all) } else { Duration::ZERO };
-        let chosen = chosen(&all, left, profile.machine.is_gpu());
+    /// Of what was foreseen, and in its order those that are to be measured.
+    fn of(all: &mut [Share], profile: &Profile) -> (Budget, Vec<(String, Planned)>) {
+        let attempts = ATTEMPTS.get(&names(all)).unwrap_or(0);
+        let left = if attempts < MAX_ATTEMPTS { time_for(all) } else { Duration::ZERO };
+        let chosen = chosen(all, left, profile.machine.is_gpu());
         let skipped = all.iter().map(|share| share.key.clone()).filter(|key| !chosen.contains(key)).collect();
+        let requests = all.iter_mut().filter(|share| chosen.contains(&share.key));
+        let requests: Vec<(String, Request)> =
+            requests.filter_map(|share| Some((share.key.clone(), share.request.take()?))).collect();
         // Compiled side by side, which cannot be done between measurements. One that fails does so again in its turn.
-        let graphs: Vec<&Graph> = chosen.iter().filter_map(|key| unknown.get(key)).collect();
-        let programs = graphs
-            .par_iter()
-            .flat_map(|&graph| plan(graph, profile).map_or_else(|_| Vec::new(), |plan| plan.programs));
-        let target = target_of(graph);
-        let kernels = programs.filter_map(|program| Some(kernel(&program, target).ok()?.0)).collect();
-        (all, Budget { skipped, chosen, left, kernels })
+        let compiled = requests.into_par_iter().map(|(key, request)| {
+            let planned = request.planned(profile);
+            let kernels = planned.kernels();
+            ((key, planned), kernels)
+        });
+        let (requests, kernels): (Vec<_>, Vec<Vec<Kernel>>) = compiled.unzip();
+        let kernels = kernels.into_iter().flatten().collect();
+        (Budget { skipped, chosen, left, kernels }, requests)
     }
 
     /// Whether any that were foreseen are to be measured.
@@ -220,19 +225,19 @@ impl Budget {
         ATTEMPTS.put(plan, &if is_complete { MAX_ATTEMPTS } else { before + 1 });
     }
 
-    /// What a candidate takes, where that is known or there is time to measure it, and both sides agree.
-    fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
-        let key = describe(candidate, profile);
+    /// What the candidate that a key describes takes, where that is known or there is time to measure it, and both sides agree.
+    fn measure(&mut self, key: String, request: impl FnOnce() -> Planned) -> Option<Times> {
         if let Some(times) = known(&key) {
             return Some(times);
         }
         if !self.allows(&key) {
             return None;
         }
-        match measure(candidate, profile) {
+        let planned = request();
+        match measure(&planned) {
             Ok((times, spent)) => {
                 self.spend(spent);
-                let predicted = candidate.predicted(profile);
+                let predicted = planned.request.predicted;
                 let Some(times) = times.filter(|times| is_plausible(times, &predicted)) else {
                     // It would not agree in the next moment either.
                     self.skipped.insert(key);
@@ -274,6 +279,8 @@ struct Share {
     /// Likelier candidates of the same call.
     before: usize,
     times: Times,
+    /// What would be measured; none where that is known.
+    request: Option<Request>,
 }
 
 impl Share {
@@ -380,6 +387,57 @@ fn known(what: &str) -> Option<Times> {
     Some(Times { generated_us, library_us, measured: true })
 }
 
+/// A candidate and its call by themselves, to be measured.
+struct Request {
+    /// The call, computed by the candidate's kernel.
+    graph: Graph,
+    node: NodeId,
+    /// The types of what libtorch's call takes.
+    operands: Vec<TensorType>,
+    predicted: Times,
+}
+
+impl Request {
+    fn new(candidate: &Candidate<'_>, profile: &Profile) -> Request {
+        let (graph, node) = candidate.computed();
+        let operands = candidate.graph.operands(candidate.node).into_iter();
+        let operands = operands.take(candidate.call.operand_count());
+        let operands = operands.map(|value| candidate.graph.ty(value).clone()).collect();
+        Request { graph, node, operands, predicted: candidate.predicted(profile) }
+    }
+
+    fn call(&self) -> Result<&AtenCall, Error> {
+        match &self.graph.node(self.node).op {
+            Op::Aten(call) => Ok(call),
+            _ => Err(missing("call")),
+        }
+    }
+
+    fn planned(self, profile: &Profile) -> Planned {
+        let plan = plan(&self.graph, profile);
+        Planned { request: self, plan }
+    }
+}
+
+/// The same with its plan.
+struct Planned {
+    request: Request,
+    plan: Result<Plan, PipelineError>,
+}
+
+impl Planned {
+    /// Its kernels, but for those that cannot be compiled.
+    fn kernels(&self) -> Vec<Kernel> {
+        let target = target_of(&self.request.graph);
+        let programs = self.plan.iter().flat_map(|plan| &plan.programs);
+        programs.filter_map(|program| Some(kernel(program, target).ok()?.0)).collect()
+    }
+}
+
+fn missing(what: &str) -> Error {
+    Error::Internal(format!("a product to be measured has no {what}"))
+}
+
 /// A product in two forms, with tensors to run it on.
 struct Product {
     /// Operands, what is made of them, and the result.
@@ -420,10 +478,10 @@ struct Launch {
 }
 
 impl Product {
-    fn new(candidate: &Candidate<'_>, profile: &Profile) -> Result<Product, Error> {
-        let missing = |what: &str| Error::Internal(format!("a product to be measured has no {what}"));
-        let (graph, node, plan) = planned(candidate, profile)?;
-        let target = target_of(&graph);
+    fn new(request: &Request, plan: &Plan) -> Result<Product, Error> {
+        let Request { graph, node, .. } = request;
+        let node = *node;
+        let target = target_of(graph);
         let mut tensors: Vec<(ValueRef, Tensor)> = Vec::new();
         let known = |tensors: &[(ValueRef, Tensor)], value| tensors.iter().any(|(v, _)| *v == value);
         let call_operands = graph.operands(node);
@@ -469,8 +527,8 @@ impl Product {
             |value: &ValueRef| tensors.iter().find(|(v, _)| v == value).map(|(_, t)| t.shallow_clone());
         let operands: Vec<Tensor> = call_operands.iter().filter_map(operand).collect();
         Ok(Product {
-            own: library(candidate, (&graph, node), &operands)?,
-            call: new_call(candidate.call)?,
+            own: library(request, &operands)?,
+            call: new_call(request.call()?)?,
             kernels,
             tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect(),
             timer: Timer::new(target)?,
@@ -517,25 +575,14 @@ impl Product {
 }
 
 /// What libtorch's call would get: the kernel's operands, but for those that the kernel reads in another form.
-fn library(
-    candidate: &Candidate<'_>,
-    (graph, node): (&Graph, NodeId),
-    operands: &[Tensor],
-) -> Result<Vec<Tensor>, Error> {
-    let values = candidate.graph.operands(candidate.node);
-    let own = operands.iter().zip(graph.operands(node)).zip(values).take(candidate.call.operand_count());
-    own.map(|((tensor, ours), theirs)| match candidate.graph.ty(theirs) {
-        ty if *ty == *graph.ty(ours) => Ok(tensor.shallow_clone()),
+fn library(request: &Request, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    let values = request.graph.operands(request.node);
+    let own = operands.iter().zip(values).zip(&request.operands);
+    own.map(|((tensor, ours), theirs)| match theirs {
+        ty if *ty == *request.graph.ty(ours) => Ok(tensor.shallow_clone()),
         ty => scratch(ty),
     })
     .collect()
-}
-
-/// The plan of a graph in which the candidate's call is computed by its kernel, and the node of the call.
-fn planned(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Graph, NodeId, Plan), Error> {
-    let (graph, node) = candidate.computed();
-    let plan = plan(&graph, profile)?;
-    Ok((graph, node, plan))
 }
 
 /// A tensor in memory of its own, like another.
@@ -568,10 +615,10 @@ pub(super) fn filled(span: i64, dtype: DType, device: DeviceId) -> Result<Tensor
 
 /// Times both sides in turn; returns how long that took, too. There are no times where the machine was too busy for them to
 /// say which side is quicker.
-fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times>, Duration), Error> {
-    let _span = tracing::info_span!("measure", operator = candidate.call.op).entered();
+fn measure(Planned { request, plan }: &Planned) -> Result<(Option<Times>, Duration), Error> {
+    let _span = tracing::info_span!("measure", operator = request.call()?.op).entered();
     let _no_grad = tch::no_grad_guard();
-    let product = Product::new(candidate, profile)?;
+    let product = Product::new(request, plan.as_ref().map_err(Clone::clone)?)?;
     let begin = Instant::now();
     let sides: [&dyn Fn() -> Result<Duration, Error>; 2] = [&|| product.library(), &|| product.generated()];
     // Threads of libtorch's teams wait for more work for a while, and hold cores that the next side's threads are to run on:
@@ -638,8 +685,24 @@ fn judged(rounds: &[[f64; 2]]) -> Option<Times> {
 #[cfg(test)]
 mod tests {
     use tilefuse_fusion::pipeline::{Context, Stage, lowered};
+    use tilefuse_fusion::{Products, choose_products};
 
     use super::*;
+
+    /// Asks for the candidates of a graph.
+    fn choose(graph: &Graph, profile: &Profile, measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>) {
+        choose_products(&mut graph.clone(), profile, Products::Measured, Some(0), u64::MAX, measure);
+    }
+
+    /// What can be foreseen of these.
+    fn foreseen(graph: &Graph, profile: &Profile) -> Measuring {
+        let mut measuring = Measuring::default();
+        choose(graph, profile, &mut |candidate| {
+            measuring.foresee(candidate, profile);
+            None
+        });
+        measuring
+    }
 
     #[test]
     fn what_is_measured_writes_in_the_order_of_the_candidate() {
@@ -653,9 +716,9 @@ mod tests {
         let profile = Profile::host(2);
         let graph = tilefuse_fusion::parse_graph(text).unwrap();
         let primitive = Stage::Primitive..=Stage::Primitive;
-        let mut graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
+        let graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
         let mut orders = Vec::new();
-        choose_products(&mut graph, &profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
+        choose(&graph, &profile, &mut |candidate| {
             let wanted = candidate.template.result_layout.clone();
             let (own, node) = candidate.computed();
             let shape = own.ty(node.into()).shape.clone();
@@ -664,7 +727,7 @@ mod tests {
                 .map_or_else(|| candidate.graph.ty(candidate.node.into()).shape.clone(), |t| t.shape.clone());
             assert_eq!(shape, expected);
             orders.push(wanted.is_some());
-            measure(candidate, &profile).unwrap();
+            measure(&Request::new(candidate, &profile).planned(&profile)).unwrap();
             Some(Times { generated_us: 1.0, library_us: 2.0, measured: true })
         });
         assert_eq!(orders, [true, false]);
@@ -698,12 +761,8 @@ mod tests {
             let is_long = |candidate: &Candidate<'_>| {
                 candidate.graph.ty(candidate.node.into()).shape.first() == Some(&LONG)
             };
-            let choose = |measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>| {
-                let products = Products::Measured;
-                choose_products(&mut graph.clone(), &profile, products, Some(0), u64::MAX, measure);
-            };
             if is_known {
-                choose(&mut |candidate: &Candidate<'_>| {
+                choose(&graph, &profile, &mut |candidate| {
                     if !is_long(candidate) {
                         let times = candidate.predicted(&profile);
                         let measured = (0.5 * times.generated_us, 2.0 * times.library_us);
@@ -712,10 +771,10 @@ mod tests {
                     None
                 });
             }
-            let mut measuring = Measuring::default();
-            measuring.begin(&graph, &profile, Some(0), u64::MAX);
+            let mut measuring = foreseen(&graph, &profile);
+            measuring.begin(&profile);
             let mut judged: FxHashMap<String, Vec<Option<Times>>> = FxHashMap::default();
-            choose(&mut |candidate: &Candidate<'_>| {
+            choose(&graph, &profile, &mut |candidate| {
                 let times = measuring.measure(candidate, &profile);
                 if is_long(candidate) {
                     judged.entry(describe(candidate, &profile)).or_default().push(times);
@@ -744,7 +803,12 @@ mod tests {
         let graph = tilefuse_fusion::parse_graph(text).unwrap();
         let primitive = Stage::Primitive..=Stage::Primitive;
         let graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
-        let begin = || Budget::of(&graph, &profile, (Some(0), u64::MAX));
+        let begin = || {
+            let mut all = foreseen(&graph, &profile).foreseen.all;
+            let (budget, requests) = Budget::of(&mut all, &profile);
+            assert_eq!(requests.len(), budget.chosen.len());
+            (all, budget)
+        };
         let (all, _) = begin();
         ATTEMPTS.put(names(&all), &0);
         let (all, budget) = begin();
@@ -814,6 +878,7 @@ mod tests {
             calls: 1,
             before: 0,
             times: Times { generated_us: 40.0, library_us: 40.0, measured: false },
+            request: None,
         };
         assert_eq!(share(0).cost(true), Duration::from_micros(2000));
         assert_eq!(chosen(&(0..100).map(share).collect::<Vec<_>>(), MIN_PLAN_TIME, true).len(), 75);
@@ -829,6 +894,7 @@ mod tests {
             calls: 1,
             before,
             times: Times { generated_us, library_us, measured: false },
+            request: None,
         };
         let all = || {
             vec![
@@ -858,6 +924,7 @@ mod tests {
             calls,
             before: 0,
             times: Times { generated_us: us, library_us: us, measured: false },
+            request: None,
         };
         let all = || vec![share("one", 1, 90.0), share("many", 50, 80.0), share("large", 1, 30_000.0)];
         let of = |ms: u64| {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use super::{Context, Form, PASSES, Stage, run};
+use super::{Context, Form, Measure, PASSES, Stage, lowered, run};
+use crate::Products;
+use crate::contract::{Candidate, Times};
 use crate::eval::{Precision, Sources, eval};
 use crate::machine::Profile;
 use crate::parse_graph;
@@ -148,4 +150,46 @@ fn a_pass_says_that_it_is_not_run_on_a_form() {
     let (plan, _) = stopped("", None);
     let error = run(plan, stages, &mut Context::new(&profile), &mut |_, _| true).unwrap_err();
     assert_eq!(error.to_string(), "internal: lower is not run on this form of a program");
+}
+
+/// Who measures knows all candidates before the first one is asked for.
+#[test]
+fn candidates_are_foreseen() {
+    struct Log<'a>(&'a mut Vec<String>);
+
+    impl Measure for Log<'_> {
+        fn foresee(&mut self, candidate: &Candidate<'_>, _: &Profile) {
+            self.0.push(format!("foresee {}", candidate.call.op));
+        }
+
+        fn begin(&mut self, _: &Profile) {
+            self.0.push(String::from("begin"));
+        }
+
+        fn measure(&mut self, candidate: &Candidate<'_>, _: &Profile) -> Option<Times> {
+            self.0.push(format!("measure {}", candidate.call.op));
+            None
+        }
+    }
+
+    let text = "graph {
+      %0 = input 0 : f32[64,256]
+      %1 = input 1 : f32[256,256]
+      %2 = aten::mm(self=%0, mat2=%1) : f32[64,256]
+      %3 = aten::linear(input=%2, weight=%1, bias=None) : f32[64,256]
+      outputs %3
+    }";
+    let mut asked = Vec::new();
+    let mut cx = Context::new(&Profile::host(2));
+    cx.selection.products = Products::Measured;
+    cx.selection.measure = Box::new(Log(&mut asked));
+    lowered(parse_graph(text).unwrap(), Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
+    drop(cx);
+    let begin = asked.iter().position(|event| event == "begin").unwrap();
+    let of = |events: &[String], what: &str| -> Vec<String> {
+        events.iter().map(|event| event.strip_prefix(what).unwrap().to_owned()).collect()
+    };
+    let (foreseen, measured) = (of(&asked[..begin], "foresee "), of(&asked[begin + 1..], "measure "));
+    assert!(foreseen.contains(&String::from("aten::mm")) && foreseen.contains(&String::from("aten::linear")));
+    assert_eq!(foreseen, measured);
 }
