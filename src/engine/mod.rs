@@ -1,6 +1,6 @@
 //! Compiled plans: from a captured run to kernels, and running them in the model's place.
 //!
-//! Compiling goes through `convert` (a trace to the planner's recording), `products`, `schedules` and
+//! Compiling goes through `convert` (a trace to the planner's recording), `products` with `benchmark`, `schedules` and
 //! `profile` (what is measured, by `measure`),
 //! `kernels` (programs to code), and `compile`, which calls these. A call goes through `guard` (whether a plan's signature is
 //! that of the `call`, and the plan still stands for the model), `exec` with `slots`, `workspaces` and `cuda_graph`, and `alias`; `audit` compares
@@ -10,6 +10,7 @@ mod absent;
 mod alias;
 mod attention_masks;
 mod audit;
+mod benchmark;
 mod call;
 mod call_times;
 mod compile;

@@ -12,9 +12,9 @@ use tilefuse_codegen::cache::Key;
 use tilefuse_fusion::DType;
 use tilefuse_fusion::plan::{Tunable, TunableBuffer, Tuned};
 
+use super::benchmark::filled;
 use super::kernels::{Kernel, Target, device_name, kernel};
 use super::measure::{Progress, Remembered, Timer, calls_in, in_turns};
-use super::products::filled;
 use crate::Error;
 use crate::judge::judge;
 use crate::torch::{DeviceId, address_of};
