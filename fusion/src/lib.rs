@@ -5,10 +5,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod aligned_sums;
 mod args;
 mod block_kernel;
-mod channels_last;
 pub mod combiner;
 pub mod contract;
 mod contraction;
@@ -18,7 +16,6 @@ mod enum_variants;
 mod epilogue;
 pub mod eval;
 mod functionalize;
-mod gathered_products;
 mod graph;
 mod hints;
 pub mod index;
@@ -26,23 +23,16 @@ pub mod kernel;
 mod library_form;
 mod lower;
 mod machine;
-mod pad_channels;
 pub mod pipeline;
 mod place;
 pub mod plan;
 mod promote;
 mod recording;
-mod rewrites;
+pub mod rewrite;
+mod rewrite_limit;
 pub mod schedule;
-pub mod select_attention;
-mod select_library;
-pub mod simplify;
-mod sliced_products;
-mod softmax;
-mod space_to_depth;
 mod taken;
 mod text;
-mod tuple_reductions;
 mod types;
 mod verify;
 
@@ -59,8 +49,8 @@ pub use lower::{LowerError, lower, lowered_operators};
 pub use machine::{Machine, ProductRates, Profile};
 pub use place::{Alignments, Place, written_strides};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
-pub use rewrites::Rewrites;
-pub use simplify::simplify;
+pub use rewrite::simplify::simplify;
+pub use rewrite_limit::Rewrites;
 pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};
 pub use verify::{VerifyError, verify};

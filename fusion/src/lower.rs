@@ -45,7 +45,7 @@ use std::fmt;
 
 use crate::args::Args;
 use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::types::{Device, TensorType};
 use cx::{Call, Cx};
 use registry::{Lowering, Registry};

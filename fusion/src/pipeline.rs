@@ -49,24 +49,24 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 
-use crate::aligned_sums::align_sums;
-use crate::channels_last::library::channels_last;
 use crate::contract::{self, Candidate, Times, choose_counted, prepack_filters};
-use crate::gathered_products::gather_products;
 use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
 use crate::machine::Profile;
-use crate::pad_channels::pad_channels;
 use crate::place::Alignments;
 use crate::plan::{self, Early, Groups, Plan, PlanError, Rules, Schedules, Tuner};
-use crate::rewrites::Rewrites;
-use crate::select_attention::{Facts, NoFacts, select_attention};
-use crate::select_library::select_library;
-use crate::simplify::simplify_counted;
-use crate::sliced_products::slice_products;
-use crate::space_to_depth::space_to_depth;
-use crate::tuple_reductions::tuple_reductions;
+use crate::rewrite::aligned_sums::align_sums;
+use crate::rewrite::channels_last::library::channels_last;
+use crate::rewrite::gathered_products::gather_products;
+use crate::rewrite::pad_channels::pad_channels;
+use crate::rewrite::select_attention::{Facts, NoFacts, select_attention};
+use crate::rewrite::select_library::select_library;
+use crate::rewrite::simplify::simplify_counted;
+use crate::rewrite::sliced_products::slice_products;
+use crate::rewrite::space_to_depth::space_to_depth;
+use crate::rewrite::tuple_reductions::tuple_reductions;
+use crate::rewrite_limit::Rewrites;
 use crate::{Prepacked, Products};
 
 /// What passes know beside the program that they rewrite.

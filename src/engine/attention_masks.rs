@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tch::{Kind, Tensor};
 use tilefuse_codegen::cache::{Key, Kind as Stored};
-use tilefuse_fusion::select_attention::{Facts, MaskFacts, MaskKind, highest_excluded};
+use tilefuse_fusion::rewrite::select_attention::{Facts, MaskFacts, MaskKind, highest_excluded};
 use tilefuse_fusion::{AtenCall, Device, Dims, Graph, TensorType, ValueRef};
 
 use super::evaluate::Evaluator;

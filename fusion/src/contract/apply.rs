@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::call_kernels::{OperandKernel, Template};
 use super::prepack::{Panels, Prepacked};
 use crate::block_kernel::BlockKernel;
-use crate::channels_last;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::rewrite::channels_last;
 
 /// What calls of a graph with kernels share.
 #[derive(Debug, Default)]

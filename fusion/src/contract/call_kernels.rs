@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::prepack::Panels;
 use super::repeated_heads::RepeatedHeads;
 use crate::block_kernel::BlockKernel;
-use crate::channels_last::ResultLayout;
+use crate::rewrite::channels_last::ResultLayout;
 use crate::types::TensorType;
 
 /// A kernel for a call, and what it is expected to take.

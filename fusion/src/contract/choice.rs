@@ -24,10 +24,10 @@ use super::epilogue::has_epilogue;
 use super::target::{Target, Vectors};
 use super::{blocks, conv, product};
 use crate::block_kernel::{Compared, Declined};
-use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::LibraryForm;
 use crate::machine::Profile;
+use crate::rewrite::channels_last;
 
 /// What computes a call, and what it was compared with.
 pub(super) struct Choice {

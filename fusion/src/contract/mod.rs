@@ -26,7 +26,7 @@
 //! integers where processors have instructions for these, and `split_k.rs` divides long sums. `template.rs` writes the programs, in the
 //! kernel language ([`tilefuse_block::dynamic`]), and `accesses.rs` keeps along which axes they access operands. `conv/` writes those of
 //! convolutions, and `attention/` those of attention. `shared_launch.rs` finds products that a GPU may compute in one launch.
-//! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
+//! `rewrite/channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
 //! `call_kernels.rs` has what a template gives a call, and `match_failure.rs` the reasons for which a call has no kernel at all.
 //!
@@ -99,10 +99,10 @@ pub(crate) use self::prepacked_filters::prepack_filters;
 pub use self::repeated_heads::RepeatedHeads;
 use self::target::Target;
 use crate::block_kernel::Declined;
-use crate::channels_last;
 use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
-use crate::rewrites::{REMEDY, Rewrites};
+use crate::rewrite::channels_last;
+use crate::rewrite_limit::{REMEDY, Rewrites};
 
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
 /// where they are to be measured; what it cannot measure is predicted.

@@ -9,7 +9,7 @@ use crate::graph::{NodeId, Op};
 use crate::machine::Profile;
 use crate::pipeline::{self, Context, Stage, lowered, primitive};
 use crate::plan::{OuterLoopRefusal, Plan, StepKind, verify};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::text::parse_graph;
 
 /// A linear layer, gelu, a layer norm and another linear layer.

@@ -10,10 +10,10 @@
 //! Kernels of ours and libtorch's calls read the same filters, so that this comes after the choice between them.
 
 use super::prepack::{Panels, Prepacked, unwritten_param};
-use crate::channels_last::ResultLayout;
 use crate::graph::{Graph, NodeId, Op, View};
 use crate::place::{operand_place, strides_in_base};
-use crate::rewrites::Rewrites;
+use crate::rewrite::channels_last::ResultLayout;
+use crate::rewrite_limit::Rewrites;
 use crate::types::{Device, TensorType};
 
 /// Lets filters that lie in parameters and are stored in channels-last in each call lie in constants, numbered from `first` on behind

@@ -6,10 +6,10 @@ use tilefuse_block::Elem;
 use super::match_failure::MatchFailure;
 use super::operand::{self, Source, source};
 use super::windows::Windows;
-use crate::channels_last::ResultLayout;
 use crate::contraction::Contraction;
 use crate::graph::{Graph, NodeId, ValueRef};
 use crate::library_form::ContractionForm;
+use crate::rewrite::channels_last::ResultLayout;
 use crate::types::Dims;
 
 /// Elements that one copy to a GPU's shared memory moves.

@@ -1,6 +1,6 @@
 use crate::machine::Profile;
 use crate::pipeline::{Context, Stage, lowered, planned, primitive};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::{Graph, Op, Products, parse_graph, verify};
 
 /// A graph that was printed, read again, as calls that do not say what they compute.

@@ -175,7 +175,7 @@ impl Cx {
 
     /// The literal that every element of the value is.
     pub(super) fn known(&self, value: ValueRef) -> Option<Literal> {
-        crate::simplify::known(&self.graph, value)
+        crate::rewrite::simplify::known(&self.graph, value)
     }
 
     /// A scalar function; operands are broadcast.

@@ -8,7 +8,7 @@ use crate::contract::{Candidate, Times};
 use crate::eval::{Precision, Sources, eval};
 use crate::machine::Profile;
 use crate::parse_graph;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use tilefuse_block::Data;
 
 const MODEL: &str = "graph {

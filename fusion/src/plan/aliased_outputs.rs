@@ -1,7 +1,7 @@
 //! Outputs that share memory with an input or another output.
 
 use crate::graph::{AliasTarget, Graph};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// The pass `drop-aliased-outputs`: outputs that share memory with something else need no value of their own.
 pub(crate) fn drop_aliased_outputs(graph: &mut Graph, rewrites: &Rewrites) {

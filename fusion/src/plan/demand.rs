@@ -10,7 +10,7 @@ use super::groups::{Groups, Rules};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::Layouts;
 use crate::place::{Place, Strides, strided};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::types::TensorType;
 
 impl Groups {

@@ -5,7 +5,7 @@ use super::mix_order;
 use super::split::{in_blocks, split_reductions};
 use crate::graph::Graph;
 use crate::machine::Profile;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// The pass `divide-reductions`: makes reductions of columns of a tensor whose rows are reduced as well, or of rows that a block
 /// program stores in parts, in two steps, where that is predicted to pay. `plan` makes the plan of a graph.

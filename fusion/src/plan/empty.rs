@@ -11,7 +11,7 @@ use tilefuse_block::{Elem, Literal};
 
 use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// The pass `drop-empty`: replaces what is empty, and what reads it.
 pub(crate) fn drop_empty(graph: &mut Graph, rewrites: &Rewrites) {

@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Indices, Var};
 use crate::kernel::{Layouts, view_index};
 use crate::place::Strides;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::types::TensorType;
 
 /// The pass `store-gathered`: stores copies of sources that cannot be read as they are.

@@ -26,7 +26,7 @@ use crate::hints::Hints;
 use crate::kernel::{Group, Kernel, Space};
 use crate::machine::Profile;
 use crate::place::Alignments;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::schedule::{Scheduled, Tiling, Walk};
 
 /// What planning goes by, beside the graph.

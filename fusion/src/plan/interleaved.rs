@@ -18,11 +18,11 @@
 use smallvec::smallvec;
 
 use super::split::{Steps, in_steps};
-use crate::channels_last::ResultLayout;
 use crate::combiner::Members;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::machine::Profile;
-use crate::simplify::known;
+use crate::rewrite::channels_last::ResultLayout;
+use crate::rewrite::simplify::known;
 use crate::types::Dims;
 
 /// Bytes of a group's channels from which on one kernel for all reads memory at its speed. Measured on an H200 with what is read before

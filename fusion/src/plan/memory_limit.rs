@@ -4,7 +4,7 @@ use super::early::{self, Early};
 use super::ir::Plan;
 use super::sink::sunk;
 use crate::graph::Graph;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
 pub(super) const PARTIAL_SUMS_BYTES: u64 = 16 << 10;

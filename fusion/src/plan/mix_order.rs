@@ -22,7 +22,7 @@ use super::split::two_steps;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::Space;
 use crate::machine::{HOST_PARTS, Profile};
-use crate::simplify::known;
+use crate::rewrite::simplify::known;
 use crate::types::Dims;
 
 /// Most rows of an instance.

@@ -18,7 +18,7 @@ use super::memory::Memory;
 use crate::graph::ValueRef;
 use crate::machine::Machine;
 use crate::place::Place;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// Bytes of a value from which on it is written by non-temporal stores. Measured with sums, `tanh`, softmax and transposes on two
 /// threads with 2 MiB of cache each and far more that other programs share: a kernel with 4 MiB takes 1.5 times as long as

@@ -16,7 +16,7 @@ use super::reasons::Copied;
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::place::{Alignments, Place, is_dense, written_strides};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::types::Device;
 
 /// Alignment in bytes that kernels assume of what they write.

@@ -12,7 +12,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::graph::{Graph, NodeId, Op};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// The most that a value which is computed again may cost, in simple operations.
 const MAX_COST: u32 = 2;
@@ -93,7 +93,7 @@ mod tests {
     use crate::graph::Graph;
     use crate::machine::Profile;
     use crate::pipeline::{self, Context, Stage};
-    use crate::rewrites::Rewrites;
+    use crate::rewrite_limit::Rewrites;
     use crate::{Products, parse_graph};
 
     /// Subtractions of a layer norm, of which something else is computed, before and after; and how many rewrites were made.

@@ -2,7 +2,7 @@
 
 use super::reasons::Verdict;
 use crate::kernel::{BlockRefusal, Refusal};
-use crate::rewrites;
+use crate::rewrite_limit::REMEDY;
 
 impl Verdict {
     /// What would have to change in the model, in its tensors or in the options for the edge to be fused; `None` of one that is.
@@ -30,7 +30,7 @@ impl Verdict {
             Verdict::Memory => String::from(
                 "a larger `Options::workspace_bytes` (`--workspace-bytes`), up to which a call may hold more than eager does",
             ),
-            Verdict::Limit => String::from(rewrites::REMEDY),
+            Verdict::Limit => String::from(REMEDY),
             Verdict::Hint(of) => format!("without the hint `separate` for {of} they may be fused"),
         })
     }

@@ -8,7 +8,7 @@ use super::liveness;
 use super::memory_limit::{PARTIAL_SUMS_BYTES, held_within};
 use crate::graph::{Op, ValueRef};
 use crate::place::Place;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// The pass `sink`: puts each such step right before the first that reads its result, where a plan holds more than it may, and
 /// less then.

@@ -25,8 +25,8 @@ use crate::block_kernel::Block;
 use crate::combiner::{Combiner, Members};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::machine::{HOST_PARTS, Profile};
-use crate::rewrites::Rewrites;
-use crate::simplify::known;
+use crate::rewrite::simplify::known;
+use crate::rewrite_limit::Rewrites;
 use crate::types::{DType, Dims, TensorType};
 
 /// A part is at least this many elements.

@@ -3,13 +3,13 @@
 use tilefuse_block::Elem;
 
 use super::geometry::{Conv, Image};
-use crate::channels_last::ResultLayout;
 use crate::contract::match_failure::MatchFailure;
 use crate::contract::operand::Source;
 use crate::contract::window_axis::WindowAxis;
 use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
+use crate::rewrite::channels_last::ResultLayout;
 use crate::types::fits_i32;
 
 /// A convolution and the positions of its operands: images, weights, and the bias if there is one.

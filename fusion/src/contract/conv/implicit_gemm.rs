@@ -10,7 +10,6 @@ use smallvec::smallvec;
 
 use super::call;
 use super::geometry::Conv;
-use crate::channels_last::ResultLayout;
 use crate::contract::blocks::LINE_DEPTH;
 use crate::contract::match_failure::MatchFailure;
 use crate::contract::operand::{Source, in_memory, source};
@@ -18,6 +17,7 @@ use crate::contract::product::{self, Access, Product};
 use crate::contract::windows::Windows;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
+use crate::rewrite::channels_last::ResultLayout;
 use crate::taken::taken;
 use crate::types::Dims;
 

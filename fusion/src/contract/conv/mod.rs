@@ -47,8 +47,8 @@ use tilefuse_block::dynamic::BuildError;
 use super::call_kernels::Template;
 use super::target::Vectors;
 use crate::block_kernel::Tied;
-use crate::channels_last;
 use crate::graph::{Graph, NodeId};
+use crate::rewrite::channels_last;
 
 pub(super) use block::Block;
 pub(super) use call::{ConvCall, read};

@@ -33,7 +33,7 @@ use super::reasons::HorizontalRefusal;
 use crate::graph::ValueRef;
 use crate::hints::Hints;
 use crate::machine::Profile;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::types::Device;
 
 use depends::{Depends, Units};

@@ -40,7 +40,7 @@ use super::memory::{ALIGNMENT, Life, place};
 use super::reasons::OuterLoopRefusal;
 use crate::graph::ValueRef;
 use crate::machine::{Machine, Profile};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 /// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
 const MAX_READER_DISTANCE: usize = 3;

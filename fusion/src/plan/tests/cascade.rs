@@ -5,8 +5,8 @@ use tilefuse_block::{Elem, Literal, ReduceFn};
 use super::run::outputs;
 use super::{G, Plan, Profile, plan};
 use crate::graph::{Op, ValueRef, View};
-use crate::rewrites::Rewrites;
-use crate::tuple_reductions::tuple_reductions;
+use crate::rewrite::tuple_reductions::tuple_reductions;
+use crate::rewrite_limit::Rewrites;
 
 /// A GPU whose largest tiles are halved three times, so that few elements make long walks; too small to divide rows.
 fn small_tiles() -> Profile {

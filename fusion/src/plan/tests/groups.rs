@@ -9,7 +9,7 @@ use crate::pipeline::{Context, Form, Stage, run};
 use crate::plan::PlanError;
 use crate::plan::groups::{Groups, UnitKernel};
 use crate::plan::verify_groups;
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 
 const TEXT: &str = "graph {
   %0 = input 0 : f32[8,16]

@@ -6,8 +6,8 @@ use super::super::mix_order::divide_columns;
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, plan, plan_within};
 use crate::graph::ValueRef;
-use crate::rewrites::Rewrites;
-use crate::tuple_reductions::tuple_reductions;
+use crate::rewrite::tuple_reductions::tuple_reductions;
+use crate::rewrite_limit::Rewrites;
 
 use crate::schedule::Walk;
 

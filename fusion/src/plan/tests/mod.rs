@@ -28,8 +28,8 @@ use crate::graph::{Graph, Op, ValueRef, View};
 use crate::machine::Profile;
 use crate::pipeline::{self, Context, plan};
 use crate::place::Alignments;
-use crate::rewrites::Rewrites;
-use crate::tuple_reductions::tuple_reductions;
+use crate::rewrite::tuple_reductions::tuple_reductions;
+use crate::rewrite_limit::Rewrites;
 use crate::types::{DType, Device, Dims, TensorType};
 pub(super) use run::check;
 

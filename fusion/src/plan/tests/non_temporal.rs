@@ -3,7 +3,7 @@
 use crate::machine::Profile;
 use crate::pipeline::{Context, plan, planned};
 use crate::plan::{Plan, StepKind, verify};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::text::parse_graph;
 
 /// The bytes that each kernel of a graph writes by non-temporal stores, in MiB, on the host; none on a GPU.

@@ -5,9 +5,9 @@ use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, View, plan};
 use crate::graph::{Op, ValueRef};
-use crate::rewrites::Rewrites;
+use crate::rewrite::tuple_reductions::tuple_reductions;
+use crate::rewrite_limit::Rewrites;
 use crate::schedule::Walk;
-use crate::tuple_reductions::tuple_reductions;
 use crate::types::Dims;
 
 impl G {

@@ -27,10 +27,10 @@ use super::call::ConvCall;
 use super::geometry::{Conv, ConvProgram, whole};
 use super::ops::Params;
 use crate::block_kernel::{Layout, Tied};
-use crate::channels_last::ResultLayout;
 use crate::contract::call_kernels::Template;
 use crate::contract::operand::source;
 use crate::graph::{Graph, NodeId};
+use crate::rewrite::channels_last::ResultLayout;
 use crate::taken::taken;
 
 /// A transposed convolution by vectors of pixels.

@@ -13,7 +13,7 @@ use crate::hints::Hints;
 use crate::machine::Profile;
 use crate::pipeline::{Context, scheduled};
 use crate::plan::{Early, KernelKind, KernelStep, Plan, PlanError, Schedules, StepKind, liveness, verify};
-use crate::rewrites::Rewrites;
+use crate::rewrite_limit::Rewrites;
 use crate::text::parse_graph;
 use crate::types::Device;
 
