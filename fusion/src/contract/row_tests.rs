@@ -260,6 +260,23 @@ fn rows_of_batched_products_are_normalized_where_they_are_summed() {
     }
 }
 
+/// A matrix of one column has no variable along it, and blocks that are wider.
+#[test]
+fn rows_of_one_column_have_the_shape_of_their_block() {
+    let mut pairs = Profile::host(4);
+    pairs.products.vnni2 = 2.0 * pairs.products.generated;
+    for (elem, tolerance) in [("f32", 2e-5), ("f64", 2e-5), ("f16", 2e-2), ("bf16", 2e-2)] {
+        for (rows, width) in [(1, 33), (3, 1), (17, 65), (197, 33)] {
+            let batch = norm_behind_batch(3, rows, 1);
+            for text in [norm_behind(rows, width, 1), softmax_behind(rows, width, 1), batch] {
+                for profile in [Profile::host(4), pairs] {
+                    check_within(&text.replace("f32", elem), &profile, tolerance);
+                }
+            }
+        }
+    }
+}
+
 /// A convolution and a norm over the channels of each pixel.
 fn norm_of_channels(batch: i64, channels: i64, [size, kernel]: [i64; 2]) -> String {
     let padding = kernel / 2;

@@ -55,11 +55,14 @@ fn parts_or_rows(block: &Block, space: &Space) -> Option<Domain> {
 }
 
 impl Splice<'_> {
-    /// The shape in which an expression is computed: once for each row where it does not depend on the column.
+    /// The shape in which an expression is computed: once for each row where it does not depend on the column. Of one column nothing does,
+    /// and what is stored is in the block's shape.
     pub(super) fn own_shape(&self, expr: KExpr) -> Shape {
         let whole = &self.program.ty(self.site.offsets).shape;
         match self.site.block {
-            Some(_) if self.kernel.info(expr).vars & self.columns() == 0 => {
+            Some(_)
+                if self.kernel.reduced_points() > 1 && self.kernel.info(expr).vars & self.columns() == 0 =>
+            {
                 whole.iter().take(1).copied().collect()
             }
             _ => whole.clone(),
@@ -81,10 +84,6 @@ impl Splice<'_> {
         if self.program.ty(value).rank() == 0 {
             return self.push(OpKind::Splat(self.shape.clone()), &[value], elem);
         }
-        if self.program.ty(value).rank() > self.shape.len() {
-            // Of a block of one column.
-            return self.push(OpKind::Reshape(self.shape.clone()), &[value], elem);
-        }
         let column: Shape = self.shape.iter().take(1).copied().chain([1]).collect();
         let value = self.push_shaped(OpKind::ExpandDims(1), &[value], elem, column);
         let shape = self.shape.clone();
@@ -95,7 +94,7 @@ impl Splice<'_> {
     pub(super) fn reduce_columns(&mut self, position: u32) -> Result<Value, Refusal> {
         let block = self.site.block.ok_or(BlockRefusal::UnknownStores)?;
         let reduction = self.kernel.reduces.get(position as usize).ok_or(BlockRefusal::Reduction)?;
-        let rows = self.shape.clone();
+        let outer = self.shape.clone();
         self.shape = self.program.ty(self.site.offsets).shape.clone();
         let value = self.value(reduction.value)?;
         let mask = match self.kernel.reduced_points() {
@@ -105,11 +104,12 @@ impl Splice<'_> {
             }
             _ => None,
         };
-        self.shape = rows;
         let kind = OpKind::Reduce { combine: reduction.combine, axis: 1, masked: mask.is_some() };
         let args: SmallVec<[Value; 2]> = [value].into_iter().chain(mask).collect();
-        let elem = self.elem(value);
-        Ok(self.push(kind, &args, elem))
+        let (elem, rows) = (self.elem(value), self.shape.iter().take(1).copied().collect());
+        let value = self.push_shaped(kind, &args, elem, rows);
+        self.shape = outer;
+        Ok(self.spread(value))
     }
 
     /// The columns of a block, counted from its first.
