@@ -4,7 +4,7 @@ use super::results::Machine;
 
 const H200: Machine = Machine {
     short: "H200",
-    files: &["h200_2026-11-21", "h200_2026-11-22", "h200_2026-11-27", "h200_2026-11-28"],
+    files: &["h200_2026-11-21", "h200_2026-11-22", "h200_2026-11-27", "h200_2026-11-28", "h200_2026-11-30"],
 };
 const CPU: Machine = Machine { short: "CPU", files: &["cpu_2026-11-23_amx", "cpu_2026-11-28"] };
 const ZEN4: Machine = Machine { short: "CPU, Zen 4", files: &["cpu_2026-11-29_zen4"] };
