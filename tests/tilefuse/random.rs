@@ -185,7 +185,7 @@ fn the_generator_covers_what_it_promises() {
     }
     println!("{ops:?}\n{kinds:?} empty {empty} strided {strided} writes {writes} large {large}");
     println!("{} operators, {} distinct", ops.values().sum::<usize>(), ops.len());
-    assert_eq!(ranks.len(), 7);
+    assert!((0..=5).all(|rank| ranks.contains(&rank)), "{ranks:?}");
 }
 
 /// Kinds of programs that the generator promises, and whether a program is of the kind.

@@ -13,7 +13,8 @@ pub(super) fn convolution(g: &mut Generator) -> Option<()> {
     convolution_of(g, x)
 }
 
-fn fits(g: &Generator, id: u32) -> bool {
+/// Whether a value may be images.
+pub(super) fn fits(g: &Generator, id: u32) -> bool {
     g.is_float(id) && (2..=5).contains(&g.rank(id)) && g.tensor(id).numel() < g.traits.most_operand
 }
 

@@ -1,6 +1,6 @@
 //! Pooling over windows, and enlargement, of images as they are and around convolutions.
 
-use super::conv::convolution_of;
+use super::conv::{convolution_of, fits};
 use super::{Fact, Generator, t};
 use crate::random::program::Values;
 use crate::torch::Arg;
@@ -20,10 +20,6 @@ pub(super) fn pooling(g: &mut Generator) -> Option<()> {
         convolution_of(g, pooled);
     }
     Some(())
-}
-
-fn fits(g: &Generator, id: u32) -> bool {
-    g.is_float(id) && (2..=5).contains(&g.rank(id)) && g.tensor(id).numel() < g.traits.most_operand
 }
 
 /// A new image of one to three axes, of integers, many of them alike, or with NaN and infinities now and then.
