@@ -108,6 +108,12 @@ pub struct Selection<'a> {
 /// Those that can be foreseen are shown first, all of them, so that whoever measures may spend its time on what is worth it and judge
 /// others by that. What is chosen by measurements may give a further call another layout: that candidate was not foreseen.
 pub trait Measure {
+    /// Whether candidates of a graph are to be shown first: not where what there is to measure of it was measured.
+    fn foresees(&mut self, graph: &Graph, profile: &Profile) -> bool {
+        let _ = (graph, profile);
+        false
+    }
+
     /// A candidate that is about to be asked for, unless what is measured changes what is chosen before it.
     fn foresee(&mut self, candidate: &Candidate<'_>, profile: &Profile) {
         let _ = (candidate, profile);
@@ -466,7 +472,7 @@ fn select_kernels(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), Pipelin
     let Context { profile, selection, most_bytes, rewrites, .. } = cx;
     let Selection { products, constants, measure, packed } = selection;
     let limits = (*constants, *most_bytes);
-    if *products == Products::Measured {
+    if *products == Products::Measured && measure.foresees(graph, profile) {
         let mut foresee = |candidate: &Candidate<'_>| {
             measure.foresee(candidate, profile);
             None

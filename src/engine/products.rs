@@ -3,18 +3,20 @@
 
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
 use tilefuse_block::Program;
 use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::pipeline::Measure;
-use tilefuse_fusion::{Arg, NodeId, Profile};
+use tilefuse_fusion::{Arg, Graph, NodeId, Profile};
 
 use super::benchmark::{COLD_TIME, MAX_GPU_ROUNDS, MAX_SIDE_TIME, Planned, Request, measure, target_of};
 use super::kernels::{Kernel, Target, device_name};
-use super::measure::Remembered;
+use super::measure::{Remembered, median};
 
 /// The time that the measurements of one plan may take, about, without compiling what is measured: at least
 /// this,
@@ -45,46 +47,51 @@ const MAX_JUDGED_TIME: Duration = Duration::from_millis(100);
 /// operator are judged by the same ones.
 #[derive(Default)]
 pub(crate) struct Measuring {
+    /// What tells the plan from others.
+    plan: String,
+    /// How many processes tried to measure it.
+    attempts: u32,
     foreseen: Foreseen,
     budget: Budget,
     measured: Measured,
 }
 
 /// What those of a plan that were measured say of others.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Measured {
     /// By operator and whether operands are packed before the model runs or in each call, how many times as long as the call
-    /// those that were measured take.
-    ratios: FxHashMap<(String, [bool; 2]), Vec<f64>>,
-    /// By operator, how many times as long as predicted the calls that were measured take.
-    scales: FxHashMap<String, Vec<f64>>,
+    /// those that were measured typically take.
+    ratios: Vec<(String, [bool; 2], f64)>,
+    /// By operator, how many times as long as predicted the calls that were measured typically take.
+    scales: Vec<(String, f64)>,
 }
 
 impl Measured {
     fn of(all: &[Share]) -> Measured {
-        let mut measured = Measured::default();
+        let mut ratios: IndexMap<(&str, [bool; 2]), Vec<f64>> = IndexMap::new();
+        let mut scales: IndexMap<&str, Vec<f64>> = IndexMap::new();
         for share in all {
             let Some(times) = known(&share.key) else { continue };
-            let ratios = measured.ratios.entry((share.op.clone(), share.packs)).or_default();
-            ratios.extend(std::iter::repeat_n(times.generated_us / times.library_us, share.calls));
-            let scales = measured.scales.entry(share.op.clone()).or_default();
-            scales.extend(std::iter::repeat_n(times.library_us / share.times.library_us, share.calls));
+            let ratio = times.generated_us / times.library_us;
+            let ratios = ratios.entry((&share.op, share.packs)).or_default();
+            ratios.extend(std::iter::repeat_n(ratio, share.calls));
+            let scale = times.library_us / share.times.library_us;
+            scales.entry(&share.op).or_default().extend(std::iter::repeat_n(scale, share.calls));
         }
-        measured
+        let typical = |all: Vec<f64>| Some(all).filter(|all| all.len() >= MIN_MEASURED).map(median);
+        let ratios = ratios.into_iter();
+        let ratios = ratios.filter_map(|((op, packs), all)| Some((op.to_owned(), packs, typical(all)?)));
+        let scales = scales.into_iter().filter_map(|(op, all)| Some((op.to_owned(), typical(all)?)));
+        Measured { ratios: ratios.collect(), scales: scales.collect() }
     }
 
     /// A candidate as others with its operator and packing were measured; where these are few, as predicted, in the time that the
     /// operator's calls take on this machine.
     fn judge(&self, op: &str, packs: [bool; 2], predicted: Times) -> Option<Times> {
-        let typical = |all: Option<&Vec<f64>>| {
-            let mut all = all?.clone();
-            all.sort_by(f64::total_cmp);
-            all.get(all.len() / 2).copied().filter(|_| all.len() >= MIN_MEASURED)
-        };
-        let scale = typical(self.scales.get(op))?;
+        let scale = self.scales.iter().find(|(own, _)| own == op)?.1;
         let library_us = scale * predicted.library_us;
-        let ratio = typical(self.ratios.get(&(op.to_owned(), packs)));
-        let generated_us = ratio.map_or(scale * predicted.generated_us, |ratio| library_us * ratio);
+        let ratio = self.ratios.iter().find(|(own, packed, _)| own == op && *packed == packs);
+        let generated_us = ratio.map_or(scale * predicted.generated_us, |(_, _, ratio)| library_us * ratio);
         Some(Times { generated_us, library_us, measured: false })
     }
 }
@@ -95,6 +102,12 @@ fn packs(candidate: &Candidate<'_>) -> [bool; 2] {
 }
 
 impl Measure for Measuring {
+    fn foresees(&mut self, graph: &Graph, profile: &Profile) -> bool {
+        self.plan = PLANS.name(&format!("{:?} {}\n{graph}", profile.machine, device_of(graph)));
+        (self.attempts, self.measured) = PLANS.get(&self.plan).unwrap_or_default();
+        self.attempts < MAX_ATTEMPTS
+    }
+
     fn foresee(&mut self, candidate: &Candidate<'_>, profile: &Profile) {
         if candidate.is_open(profile) {
             self.foreseen.add(candidate, profile);
@@ -105,14 +118,16 @@ impl Measure for Measuring {
         let Foreseen { mut all, .. } = std::mem::take(&mut self.foreseen);
         let (budget, requests) = Budget::of(&mut all, profile);
         self.budget = budget;
-        // Where no kernel of theirs could be compiled, this was no attempt.
-        if self.budget.is_spent_on_some() {
-            for (key, request) in requests {
-                self.budget.measure(key, || request);
-            }
-            self.budget.count_attempt(&all);
+        for (key, request) in requests {
+            self.budget.measure(key, || request);
         }
         self.measured = Measured::of(&all);
+        // Where no kernel of those that were chosen could be compiled, this was no attempt.
+        let is_complete = self.budget.chosen.iter().all(|key| known(key).is_some());
+        if is_complete || !self.budget.kernels.is_empty() {
+            self.attempts = if is_complete { MAX_ATTEMPTS } else { self.attempts + 1 };
+            PLANS.put(self.plan.clone(), &(self.attempts, self.measured.clone()));
+        }
     }
 
     fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
@@ -172,8 +187,7 @@ struct Budget {
 impl Budget {
     /// Of what was foreseen, and in its order those that are to be measured.
     fn of(all: &mut [Share], profile: &Profile) -> (Budget, Vec<(String, Planned)>) {
-        let attempts = ATTEMPTS.get(&names(all)).unwrap_or(0);
-        let left = if attempts < MAX_ATTEMPTS { time_for(all) } else { Duration::ZERO };
+        let left = time_for(all);
         let chosen = chosen(all, left, profile.machine.is_gpu());
         let skipped = all.iter().map(|share| share.key.clone()).filter(|key| !chosen.contains(key)).collect();
         let requests = all.iter_mut().filter(|share| chosen.contains(&share.key));
@@ -188,19 +202,6 @@ impl Budget {
         let (requests, kernels): (Vec<_>, Vec<Vec<Kernel>>) = compiled.unzip();
         let kernels = kernels.into_iter().flatten().collect();
         (Budget { skipped, chosen, left, kernels }, requests)
-    }
-
-    /// Whether any that were foreseen are to be measured.
-    fn is_spent_on_some(&self) -> bool {
-        !self.kernels.is_empty()
-    }
-
-    /// Remembers that this process measured the plan: the last one that does, if all were measured that it chose.
-    fn count_attempt(&self, all: &[Share]) {
-        let plan = names(all);
-        let is_complete = self.chosen.iter().all(|key| known(key).is_some());
-        let before = ATTEMPTS.get(&plan).unwrap_or(0);
-        ATTEMPTS.put(plan, &if is_complete { MAX_ATTEMPTS } else { before + 1 });
     }
 
     /// What the candidate that a key describes takes, where that is known or there is time to measure it, and both sides agree.
@@ -294,12 +295,6 @@ fn time_for(all: &[Share]) -> Duration {
     Duration::from_secs_f64(PLAN_TIME_IN_CALLS * total * 1e-6).clamp(MIN_PLAN_TIME, MAX_PLAN_TIME)
 }
 
-/// What tells a plan's products from those of other plans.
-fn names(all: &[Share]) -> String {
-    let name = |share: &Share| format!("{} x {}\n", share.calls, KNOWN.name(&share.key));
-    all.iter().map(name).collect()
-}
-
 /// Those that are measured in a time, the ones that may save most first, and of others those that take most; not those that take long and
 /// have others like them.
 fn chosen(all: &[Share], mut left: Duration, on_gpu: bool) -> FxHashSet<String> {
@@ -322,14 +317,17 @@ fn chosen(all: &[Share], mut left: Duration, on_gpu: bool) -> FxHashSet<String> 
     all.into_iter().filter(|share| fits(share)).map(|share| share.key.clone()).collect()
 }
 
+/// The name of the GPU that a graph is computed on; nothing on a processor.
+fn device_of(graph: &Graph) -> String {
+    let Target::Cuda(ordinal) = target_of(graph) else { return String::new() };
+    device_name(tch::Device::Cuda(ordinal as usize)).unwrap_or_default()
+}
+
 /// All that the times of a candidate depend on, but for the machine.
 fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
     let graph = candidate.graph;
     let call = candidate.call;
-    let mut text = format!("{} {:?}", call.op, profile.machine);
-    if let Target::Cuda(ordinal) = target_of(graph) {
-        text.push_str(&device_name(tch::Device::Cuda(ordinal as usize)).unwrap_or_default());
-    }
+    let mut text = format!("{} {:?}{}", call.op, profile.machine, device_of(graph));
     for (name, arg) in &call.args {
         match arg {
             Arg::Tensor(position) => {
@@ -354,9 +352,10 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
 static KNOWN: Remembered<(f64, f64)> =
     Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 10"), |_| true);
 
-/// How many processes measured the products of a plan, and [`MAX_ATTEMPTS`] where one of them measured all that it chose.
-static ATTEMPTS: Remembered<u32> = Remembered::new(
-    |what| Key::new(what, &HostOptions::default().fingerprint(), "plans of products 1"),
+/// How many processes tried to measure the products of a plan, [`MAX_ATTEMPTS`] where one of them measured all that it chose, and what
+/// these say of others.
+static PLANS: Remembered<(u32, Measured)> = Remembered::new(
+    |what| Key::new(what, &HostOptions::default().fingerprint(), "plans of products 2"),
     |_| true,
 );
 
@@ -368,7 +367,7 @@ fn known(what: &str) -> Option<Times> {
 #[cfg(test)]
 mod tests {
     use tilefuse_fusion::pipeline::{Context, Stage, lowered};
-    use tilefuse_fusion::{Graph, Products, choose_products};
+    use tilefuse_fusion::{Products, choose_products};
 
     use super::*;
 
@@ -380,6 +379,9 @@ mod tests {
     /// What can be foreseen of these.
     fn foreseen(graph: &Graph, profile: &Profile) -> Measuring {
         let mut measuring = Measuring::default();
+        if !measuring.foresees(graph, profile) {
+            return measuring;
+        }
         choose(graph, profile, &mut |candidate| {
             measuring.foresee(candidate, profile);
             None
@@ -473,7 +475,7 @@ mod tests {
         }
     }
 
-    /// A second process has the measurements of the first, and neither plans nor compiles what that one had no time for.
+    /// A second process has the measurements of the first, and neither foresees nor compiles what that one had no time for.
     #[test]
     fn a_plan_is_measured_once() {
         let profile = Profile::host(78);
@@ -486,41 +488,46 @@ mod tests {
         let graph = tilefuse_fusion::parse_graph(text).unwrap();
         let primitive = Stage::Primitive..=Stage::Primitive;
         let graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
-        let begin = || {
-            let mut all = foreseen(&graph, &profile).foreseen.all;
-            let (budget, requests) = Budget::of(&mut all, &profile);
-            assert_eq!(requests.len(), budget.chosen.len());
-            (all, budget)
-        };
-        let (all, _) = begin();
-        ATTEMPTS.put(names(&all), &0);
-        let (all, budget) = begin();
+        let mut measuring = Measuring::default();
+        measuring.foresees(&graph, &profile);
+        let plan = measuring.plan.clone();
+        let remember = |attempts: u32, measured: Measured| PLANS.put(plan.clone(), &(attempts, measured));
+        remember(0, Measured::default());
+        let mut all = foreseen(&graph, &profile).foreseen.all;
+        let (budget, requests) = Budget::of(&mut all, &profile);
         assert!(!budget.chosen.is_empty() && !budget.kernels.is_empty());
-        // Nothing was measured, as on a busy machine: another process tries it.
-        budget.count_attempt(&all);
-        assert!(!begin().1.chosen.is_empty());
-        ATTEMPTS.put(names(&all), &MAX_ATTEMPTS);
-        let (all, budget) = begin();
-        assert!(budget.chosen.is_empty() && budget.kernels.is_empty() && budget.left.is_zero());
-        assert_eq!(budget.skipped.len(), all.len());
+        assert_eq!(requests.len(), budget.chosen.len());
+        // Where nothing was measured, as on a busy machine, another process tries it.
+        remember(1, Measured::default());
+        assert!(Measuring::default().foresees(&graph, &profile));
+        let scales = vec![(String::from("aten::linear"), 0.5)];
+        remember(MAX_ATTEMPTS, Measured { ratios: Vec::new(), scales });
+        let mut measuring = foreseen(&graph, &profile);
+        assert!(measuring.foreseen.all.is_empty() && measuring.budget.left.is_zero());
+        choose(&graph, &profile, &mut |candidate| {
+            let predicted = candidate.predicted(&profile);
+            let times = measuring.measure(candidate, &profile);
+            assert_eq!(times.map(|times| times.library_us), Some(0.5 * predicted.library_us));
+            times
+        });
     }
 
     #[test]
     fn what_is_not_measured_takes_as_long_beside_others_as_predicted() {
         let predicted = Times { generated_us: 80.0, library_us: 100.0, measured: false };
         let (op, packs) = ("aten::linear", [true, false]);
-        let of = |ratios: &[f64], scales: &[f64]| {
-            let ratios = [((op.to_owned(), packs), ratios.to_vec())].into_iter().collect();
-            let scales = [(op.to_owned(), scales.to_vec())].into_iter().collect();
+        let of = |ratio: Option<f64>, scale: Option<f64>| {
+            let ratios = ratio.map(|ratio| (op.to_owned(), packs, ratio)).into_iter().collect();
+            let scales = scale.map(|scale| (op.to_owned(), scale)).into_iter().collect();
             let times = Measured { ratios, scales }.judge(op, packs, predicted)?;
             Some((times.generated_us, times.library_us))
         };
         // Calls take half as long on this machine.
-        assert_eq!(of(&[0.9, 0.7, 0.8], &[0.4, 0.6, 0.5]), Some((40.0, 50.0)));
-        assert_eq!(of(&[1.2, 1.2, 1.2], &[0.5, 0.5, 0.5]), Some((60.0, 50.0)));
+        assert_eq!(of(Some(0.8), Some(0.5)), Some((40.0, 50.0)));
+        assert_eq!(of(Some(1.2), Some(0.5)), Some((60.0, 50.0)));
         // No other one packs its operands so.
-        assert_eq!(of(&[], &[0.4, 0.6, 0.5]), Some((40.0, 50.0)));
-        assert_eq!(of(&[0.9], &[0.4]), None);
+        assert_eq!(of(None, Some(0.5)), Some((40.0, 50.0)));
+        assert_eq!(of(Some(0.9), None), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::{Context, Form, Measure, PASSES, Stage, lowered, run};
 use crate::Products;
 use crate::contract::{Candidate, Times};
 use crate::eval::{Precision, Sources, eval};
+use crate::graph::Graph;
 use crate::machine::Profile;
 use crate::parse_graph;
 use crate::rewrite_limit::Rewrites;
@@ -158,6 +159,10 @@ fn candidates_are_foreseen() {
     struct Log<'a>(&'a mut Vec<String>);
 
     impl Measure for Log<'_> {
+        fn foresees(&mut self, _: &Graph, _: &Profile) -> bool {
+            true
+        }
+
         fn foresee(&mut self, candidate: &Candidate<'_>, _: &Profile) {
             self.0.push(format!("foresee {}", candidate.call.op));
         }
