@@ -200,22 +200,23 @@ impl Cx<'_> {
         let high = if wide { self.upper(offsets)? } else { zero };
         let mut counter = [self.cast(offsets, Elem::U32)?, high, zero, zero];
         let mut key = [self.cast(seed, Elem::U32)?, self.upper(seed)?];
-        let factors = [self.word(0xD251_1F53, offsets), self.word(0xCD9E_8D57, offsets)];
+        // Both halves of one product: targets have an instruction for it.
+        let factors =
+            [0xD251_1F53, 0xCD9E_8D57].map(|word| self.literal(Literal::int(Elem::U64, word), offsets));
         let steps = [self.word(0x9E37_79B9, seed), self.word(0xBB67_AE85, seed)];
         for _ in 0..rounds {
             let [c0, c1, c2, c3] = counter;
             let mixed = |cx: &mut Self, from: Value, factor: Value, with: Value, key: Value| {
-                let upper = cx.map(ScalarFn::MulHi, &[from, factor])?;
+                let from = cx.cast(from, Elem::U64)?;
+                let product = cx.map(ScalarFn::Mul, &[from, factor])?;
+                let upper = cx.upper(product)?;
                 let mixed = cx.map(ScalarFn::Xor, &[upper, with])?;
                 let key = if shape.is_empty() { key } else { cx.emit(OpKind::Splat(shape.clone()), &[key])? };
-                cx.map(ScalarFn::Xor, &[mixed, key])
+                Ok::<_, TypeError>([cx.map(ScalarFn::Xor, &[mixed, key])?, cx.cast(product, Elem::U32)?])
             };
-            counter = [
-                mixed(self, c2, factors[1], c1, key[0])?,
-                self.map(ScalarFn::Mul, &[c2, factors[1]])?,
-                mixed(self, c0, factors[0], c3, key[1])?,
-                self.map(ScalarFn::Mul, &[c0, factors[0]])?,
-            ];
+            let [first, second] = mixed(self, c2, factors[1], c1, key[0])?;
+            let [third, fourth] = mixed(self, c0, factors[0], c3, key[1])?;
+            counter = [first, second, third, fourth];
             for (key, step) in key.iter_mut().zip(steps) {
                 *key = self.map(ScalarFn::Add, &[*key, step])?;
             }
