@@ -9,9 +9,7 @@
 //!   gather-products            columns of products, picked       -> products of these
 //!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
-//!   space-to-depth             windows that do not overlap       -> views, on a GPU
-//!   pad-channels               few channels of windows           -> as many as are copied at a time, on a GPU
-//!   align-sums                 products of unaligned rows        -> of rows that are padded, on a GPU
+//!   contraction-forms          contractions                      -> of patches or padded operands, where that pays, on a GPU
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
 //!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where less is copied so
@@ -49,22 +47,19 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 
-use crate::contract::{self, Candidate, Times, choose_counted, prepack_filters};
+use crate::contract::{self, Candidate, Times, choose_counted, contraction_forms, prepack_filters};
 use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
 use crate::machine::Profile;
 use crate::place::Alignments;
 use crate::plan::{self, Early, Groups, Plan, PlanError, Rules, Schedules, Tuner};
-use crate::rewrite::aligned_sums::align_sums;
 use crate::rewrite::channels_last::library::channels_last;
 use crate::rewrite::gathered_products::gather_products;
-use crate::rewrite::pad_channels::pad_channels;
 use crate::rewrite::select_attention::{Facts, NoFacts, select_attention};
 use crate::rewrite::select_library::select_library;
 use crate::rewrite::simplify::simplify_counted;
 use crate::rewrite::sliced_products::slice_products;
-use crate::rewrite::space_to_depth::space_to_depth;
 use crate::rewrite::tuple_reductions::tuple_reductions;
 use crate::rewrite_limit::Rewrites;
 use crate::{Prepacked, Products};
@@ -278,22 +273,8 @@ pub const PASSES: &[Pass] = &[
         select_attention(graph, alignments, (&mut **facts, &may_replace), rewrites, hints);
         Ok(())
     }),
-    graph("space-to-depth", Stage::Primitive, |graph, cx| {
-        // Kernels of convolutions on a host read windows where they lie.
-        if cx.profile.machine.is_gpu() {
-            space_to_depth(graph, &cx.rewrites);
-        }
-        Ok(())
-    }),
-    graph("pad-channels", Stage::Primitive, |graph, cx| {
-        // A library call reads no run of pixels.
-        if cx.profile.machine.is_gpu() && cx.selection.products != Products::Library {
-            pad_channels(graph, &cx.rewrites);
-        }
-        Ok(())
-    }),
-    graph("align-sums", Stage::Primitive, |graph, cx| {
-        align_sums(graph, &cx.profile, &cx.rewrites);
+    graph("contraction-forms", Stage::Primitive, |graph, cx| {
+        contraction_forms(graph, &cx.profile, cx.selection.products, &cx.rewrites);
         Ok(())
     }),
     graph("select-library", Stage::Primitive, |graph, cx| {

@@ -19,6 +19,9 @@
 //! pruning.rs                the likeliest, of which programs are written
 //! ```
 //!
+//! Before contractions are calls, `forms.rs` gives them that of their equivalent forms which is expected to take least on a GPU: products of
+//! patches, padded channels, padded sums.
+//!
 //! `product.rs` reads contractions as batches of `alpha a b + beta c`, of which `windows.rs` says where rows that are windows of images
 //! lie; `operand.rs` says where operands lie, so that a transposed or strided one is read as it is; `prepack.rs` lays out weights in the
 //! order in which they are read, once, as `prepacked_filters.rs` does for those of convolutions on a GPU, and `pack.rs` writes kernels that
@@ -46,6 +49,7 @@ mod conv;
 mod epilogue;
 #[cfg(test)]
 mod epilogue_tests;
+mod forms;
 mod match_failure;
 mod operand;
 #[cfg(test)]
@@ -93,6 +97,7 @@ pub use self::backend::Products;
 pub use self::call_kernels::{OperandKernel, Template};
 pub use self::candidates::{Candidate, Times};
 use self::choice::Choice;
+pub(crate) use self::forms::contraction_forms;
 pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;

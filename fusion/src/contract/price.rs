@@ -6,11 +6,14 @@
 //!
 //! The share of the machine's rates that a schedule reaches is what makes the difference: `rates.rs` has that of threads, which compute
 //! blocks by vectors, and `rounds.rs` that of multiprocessors, which compute them in rounds. Products by warpgroups are compared by their
-//! rounds and partial sums alone: operands and result are the same.
+//! rounds and partial sums alone: operands and result are the same. `forms.rs` prices the equivalent forms of a contraction, of which one
+//! becomes the call.
 
+mod forms;
 mod rates;
 mod rounds;
 
+pub(super) use self::forms::{BLOCK_COLUMNS, ComputedBy, FormWork};
 use super::attention;
 use super::call_kernels::Template;
 use super::candidates::Times;
@@ -25,6 +28,9 @@ const PACKED_RATE: f64 = 1.4;
 
 /// The same in groups, in the rate over packed weights.
 const PACKED_VNNI_RATE: f64 = 0.45;
+
+/// What libtorch's call takes beside what it computes, in starts of a kernel.
+const CALL_LAUNCHES: f64 = 2.0;
 
 /// What a contraction or attention computes and moves.
 pub(super) struct Work {
@@ -107,7 +113,7 @@ impl Work {
 
     /// What packing operands takes.
     pub(super) fn packing_us(&self, profile: &Profile) -> f64 {
-        self.packed.iter().map(|&bytes| moving_us(2.0 * bytes, profile) + profile.launch_us).sum()
+        copying_us(&self.packed, profile)
     }
 
     /// What writing, reading and combining what is left for the call's own kernel takes.
@@ -228,6 +234,11 @@ impl Schedule {
     }
 }
 
+/// What copying operands of so many bytes each takes, in a kernel each.
+fn copying_us(operands: &[f64], profile: &Profile) -> f64 {
+    operands.iter().map(|&bytes| moving_us(2.0 * bytes, profile) + profile.launch_us).sum()
+}
+
 /// What moving so many bytes takes.
 fn moving_us(bytes: f64, profile: &Profile) -> f64 {
     bytes / profile.bandwidth / 1000.0
@@ -243,7 +254,7 @@ pub(super) fn predict(template: &Template, profile: &Profile) -> Times {
     let others = work.packing_us(profile) + work.left_us(profile);
     Times {
         generated_us: work.generated_us(profile) / busy + others + profile.launch_us,
-        library_us: work.library_us(profile) + 2.0 * profile.launch_us,
+        library_us: work.library_us(profile) + CALL_LAUNCHES * profile.launch_us,
         measured: false,
     }
 }

@@ -9,23 +9,17 @@
 //! gathered_products   columns of products, picked                -> products of these
 //! tuple_reductions    reductions that need each other            -> one of tuples
 //! select_attention    contraction, softmax, contraction          -> scaled_dot_product_attention
-//! space_to_depth      windows that do not overlap                -> views
-//! pad_channels        few channels of windows                    -> as many as are copied at a time
-//! aligned_sums        products of unaligned rows                 -> of rows that are padded
 //! select_library      contractions                               -> calls of libtorch, or products and their sums
 //! channels_last       convolutions of halves                     -> in channels-last, where less is copied so
 //! ```
 //!
 //! `softmax` finds the softmax that `select_attention` reads.
 
-pub(crate) mod aligned_sums;
 pub(crate) mod channels_last;
 pub(crate) mod gathered_products;
-pub(crate) mod pad_channels;
 pub mod select_attention;
 pub(crate) mod select_library;
 pub mod simplify;
 pub(crate) mod sliced_products;
 mod softmax;
-pub(crate) mod space_to_depth;
 pub(crate) mod tuple_reductions;

@@ -8,9 +8,8 @@
 //! %4 = contract sum[1,4,5]x[1,2,3](%3, %1)                       %4 = contract sum[1,4,5]x[1,2,3](%3, %10)
 //! ```
 //!
-//! The pixels under the taps of a row of a window are then one run of elements in channels-last memory, which a kernel for matrix units
-//! reads as one. Zeros around images are in that memory, too. Of 64 images of 3 x 224 x 224 and filters of 7 x 7, cuDNN's call takes 440 us
-//! of an H200 in bf16, where writing the result takes 12.
+//! The pixels under the taps of a row of a window are then one run of elements in channels-last memory, which a kernel of ours for matrix
+//! units reads as one, and zeros around images are in that memory, too. libtorch's calls read no such runs.
 
 #[cfg(test)]
 mod tests;
@@ -18,85 +17,63 @@ mod tests;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal};
 
-use crate::contraction::Contraction;
+use super::Form;
+use super::few_channels::FewChannels;
+use crate::contract::blocks::LINE_DEPTH;
+use crate::contract::price::{ComputedBy, FormWork};
+use crate::contract::product::COPIED;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
-use crate::rewrite_limit::Rewrites;
 use crate::types::{Dims, TensorType, row_major};
-
-/// Channels of 16 bits that are copied at a time.
-const CHANNELS: i64 = 8;
-
-/// The most taps along the innermost axis: a run of more is longer than a step of a kernel.
-const MAX_TAPS: i64 = 8;
 
 /// The least filters: a kernel for matrix units computes no fewer at a time.
 const MIN_FILTERS: i64 = 16;
 
-/// Fills up the channels of convolutions; returns of how many.
-pub(crate) fn pad_channels(graph: &mut Graph, rewrites: &Rewrites) -> usize {
-    let nodes: Vec<NodeId> = graph.ids().collect();
-    let mut made = 0;
-    for id in nodes {
-        if let Some(few) = FewChannels::of(graph, id)
-            && rewrites.allow("pad-channels")
-        {
-            few.apply(graph);
-            made += 1;
-        }
-    }
-    made
-}
-
-/// A contraction of windows of few channels with filters.
-struct FewChannels {
-    product: NodeId,
-    windows: NodeId,
+/// Windows of few channels, which are to be filled up.
+struct PaddedChannels {
+    few: FewChannels,
     /// The dimension of the channels in the images and in the filters.
     channels: [usize; 2],
 }
 
-impl FewChannels {
-    fn of(graph: &Graph, product: NodeId) -> Option<FewChannels> {
-        let Op::Contract(contraction) = &graph.node(product).op else { return None };
-        let Contraction { batch, sum } = contraction;
-        let &[windows, filters] = graph.operands(product).as_slice() else { return None };
-        let Op::View(View::Window(axes)) = &graph.node(windows.node).op else { return None };
-        let ty = graph.ty(windows);
-        let within = ty.shape.len() - axes.len();
-        let (of_channels, of_taps): (Vec<_>, Vec<_>) =
-            sum.iter().partition(|pair| usize::from(pair.0) < within);
-        let &[&(left, right)] = of_channels.as_slice() else { return None };
-        let last = axes.last()?;
-        let all = &graph.ty(filters).shape;
-        let &[count] = contraction.others(1, all.len()).as_slice() else { return None };
-        let fits = batch.is_empty()
-            && of_taps.len() == axes.len()
-            && all[usize::from(count)] >= MIN_FILTERS
-            && axes.iter().all(|window| window.dim != left)
-            && ty.shape[usize::from(left)] < CHANNELS
-            && (2..=MAX_TAPS).contains(&last.kernel)
-            && last.dilation == 1
-            && matches!(ty.dtype.elem(), Some(Elem::F16 | Elem::Bf16));
-        let channels = [usize::from(left), usize::from(right)];
-        fits.then_some(FewChannels { product, windows: windows.node, channels })
+/// The form of a contraction, where it is legal.
+pub(super) fn legal(graph: &Graph, contract: NodeId) -> Option<Box<dyn Form>> {
+    let few = FewChannels::of(graph, contract)?;
+    let &[(left, right)] = few.channels.as_slice() else { return None };
+    let last = few.axes.last()?;
+    let fits = few.filters(graph) >= MIN_FILTERS
+        // A run of several pixels, and no longer than a step of a kernel.
+        && (2..=i64::from(LINE_DEPTH) / COPIED).contains(&last.kernel)
+        && last.dilation == 1
+        && matches!(graph.ty(few.operands[0]).dtype.elem(), Some(Elem::F16 | Elem::Bf16));
+    let channels = [usize::from(left), usize::from(right)];
+    fits.then(|| -> Box<dyn Form> { Box::new(PaddedChannels { few, channels }) })
+}
+
+impl Form for PaddedChannels {
+    fn name(&self) -> &'static str {
+        "pad-channels"
     }
 
-    fn apply(self, graph: &mut Graph) {
-        let images = graph.operands(self.windows).first().copied();
-        let filters = graph.operands(self.product).get(1).copied();
-        let (Some(images), Some(filters)) = (images, filters) else { return };
+    fn work(&self, graph: &Graph) -> FormWork {
+        // A step of the sum for each row of taps.
+        let rows = self.few.axes.iter().rev().skip(1).map(|window| window.kernel).product::<i64>();
+        self.few.filled_up(graph, ComputedBy::Kernel, rows * i64::from(LINE_DEPTH))
+    }
+
+    fn apply(self: Box<Self>, graph: &mut Graph) {
+        let [images, filters] = self.few.operands;
         let images = filled_up(graph, images, self.channels[0]);
         let filters = filled_up(graph, filters, self.channels[1]);
-        let node = graph.node(self.windows).clone();
+        let node = graph.node(self.few.windows).clone();
         let mut outs = node.outs.clone();
         for ty in &mut outs {
             let mut shape = ty.shape.clone();
-            shape[self.channels[0]] = CHANNELS;
+            shape[self.channels[0]] = COPIED;
             *ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
         }
         let windows = graph.add(node.op, &[images], outs, node.origin);
-        graph.set_operand(self.product, 0, windows.into());
-        graph.set_operand(self.product, 1, filters);
+        graph.set_operand(self.few.contract, 0, windows.into());
+        graph.set_operand(self.few.contract, 1, filters);
     }
 }
 
@@ -120,7 +97,7 @@ fn filled_up(graph: &mut Graph, value: ValueRef, channels: usize) -> ValueRef {
     let back: SmallVec<[u8; 6]> = back.collect();
     let mut shape: Dims = order.iter().map(|&dim| ty.shape[usize::from(dim)]).collect();
     let last = add(graph, View::Permute(order), value, &shape);
-    shape[rank - 1] = CHANNELS;
+    shape[rank - 1] = COPIED;
     let none = Dims::from_elem(0, rank);
     let pad = View::Pad { low: none.clone(), interior: none, fill: Literal::float(elem, 0.0) };
     let filled = add(graph, pad, last, &shape);

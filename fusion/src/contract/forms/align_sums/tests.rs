@@ -1,17 +1,11 @@
 use expect_test::{Expect, expect};
 
-use super::align_sums;
+use crate::contract::Products;
+use crate::contract::forms::rewritten;
 use crate::machine::Profile;
-use crate::parse_graph;
-use crate::rewrite_limit::Rewrites;
 
 fn on_gpu(text: &str) -> (usize, crate::Graph) {
-    let mut graph = parse_graph(text).unwrap();
-    let rewrites = Rewrites::default();
-    let made = align_sums(&mut graph, &Profile::gpu(132, 4200.0), &rewrites);
-    crate::verify(&graph).unwrap();
-    assert_eq!(made as u64, rewrites.made());
-    (made, graph)
+    rewritten(text, &Profile::gpu(132, 4200.0), Products::Library)
 }
 
 fn check(text: &str, expected: Expect) {
@@ -83,11 +77,6 @@ fn what_padding_would_not_quicken_is_left() {
     ] {
         assert_eq!(on_gpu(&product(left, right, contract)).0, 0, "{left} {right}");
     }
-    let mut graph = parse_graph(&product(
-        "bf16[49152,196]",
-        "bf16[384,196]",
-        "contract sum[1]x[1](%0, %1) : f32[49152,384]",
-    ))
-    .unwrap();
-    assert_eq!(align_sums(&mut graph, &Profile::host(16), &Rewrites::default()), 0);
+    let text = product("bf16[49152,196]", "bf16[384,196]", "contract sum[1]x[1](%0, %1) : f32[49152,384]");
+    assert_eq!(rewritten(&text, &Profile::host(16), Products::Predicted).0, 0);
 }

@@ -8,9 +8,7 @@
 //!        : f32[8,14,14,512]                    %3 = contract sum[3]x[1](%6, %7) : f32[8,14,14,512]
 //! ```
 //!
-//! The contraction is then a product. cuDNN's kernels for matrix units read at least [`CHANNELS`]
-//! channels of a pixel at a time: with fewer, as images have, and patches of 16 x 16, they take 690 us of an H100 where copying
-//! the patches and multiplying them takes 50.
+//! The contraction is then a product over a copy of the patches, whose rows are aligned where patches have whole multiples of 16 bytes.
 
 #[cfg(test)]
 mod tests;
@@ -18,65 +16,56 @@ mod tests;
 use smallvec::SmallVec;
 use tilefuse_block::ScalarFn;
 
+use super::Form;
+use super::few_channels::FewChannels;
+use crate::contract::price::{ComputedBy, FormWork};
+use crate::contract::product::COPIED;
 use crate::contraction::{Contraction, Window};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
-use crate::rewrite_limit::Rewrites;
 use crate::types::{DType, Dims, TensorType};
 
-/// Channels that convolutions of cuDNN read at a time.
-const CHANNELS: i64 = 8;
+/// Windows of few channels that do not overlap, with filters `[F, C, kernel]`.
+struct Patches {
+    few: FewChannels,
+    rounding: Option<Rounding>,
+}
 
-/// Rewrites contractions of windows of few channels that do not overlap; returns how many.
-pub(crate) fn space_to_depth(graph: &mut Graph, rewrites: &Rewrites) -> usize {
-    let nodes: Vec<NodeId> = graph.ids().collect();
-    let mut made = 0;
-    for id in nodes {
-        if let Some(patches) = Patches::of(graph, id)
-            && let Some(rounding) = Rounding::of(graph, id)
-            && rewrites.allow("space-to-depth")
-        {
-            patches.apply(graph);
-            if let Some(rounding) = rounding {
-                rounding.apply(graph);
-            }
-            made += 1;
+/// The form of a contraction, where it is legal.
+pub(super) fn legal(graph: &Graph, contract: NodeId) -> Option<Box<dyn Form>> {
+    let few = FewChannels::of(graph, contract)?;
+    let fits = is_disjoint(&few.axes) && few.filter == 0;
+    let rounding = Rounding::of(graph, contract).filter(|_| fits)?;
+    Some(Box::new(Patches { few, rounding }))
+}
+
+impl Form for Patches {
+    fn name(&self) -> &'static str {
+        "space-to-depth"
+    }
+
+    fn work(&self, graph: &Graph) -> FormWork {
+        let few = &self.few;
+        let (out, filters) = (graph.ty(few.contract.into()), graph.ty(few.operands[1]));
+        let depth = filters.numel() / few.filters(graph).max(1);
+        let rows = out.numel() / few.filters(graph).max(1);
+        let patches = TensorType::contiguous(filters.dtype, &[rows, depth], filters.device);
+        let by = if depth % COPIED == 0 { ComputedBy::CallOrKernel } else { ComputedBy::UnalignedCall };
+        let copies = vec![patches.bytes() as f64];
+        FormWork { by, copies, ..FormWork::of_call(out, [&patches, filters], depth) }
+    }
+
+    fn apply(self: Box<Self>, graph: &mut Graph) {
+        self.few.to_patches(graph);
+        if let Some(rounding) = self.rounding {
+            rounding.apply(graph);
         }
     }
-    if made > 0 {
-        graph.remove_unused();
-    }
-    made
 }
 
-/// A contraction of windows that do not overlap with filters `[F, C, kernel]`.
-struct Patches {
-    product: NodeId,
-    contraction: Contraction,
-    windows: NodeId,
-    axes: SmallVec<[Window; 3]>,
-}
-
-impl Patches {
-    fn of(graph: &Graph, product: NodeId) -> Option<Patches> {
-        let Op::Contract(contraction) = &graph.node(product).op else { return None };
-        let &[windows, filters] = graph.operands(product).as_slice() else { return None };
-        let Op::View(View::Window(axes)) = &graph.node(windows.node).op else { return None };
-        let shape = &graph.ty(windows).shape;
-        let within = shape.len() - axes.len();
-        let summed = contraction.sum.iter().map(|&(left, _)| usize::from(left));
-        let (elements, channels): (Vec<usize>, Vec<usize>) = summed.partition(|&dim| dim >= within);
-        let channels: i64 = channels.into_iter().map(|dim| shape[dim]).product();
-        let fits = is_disjoint(axes)
-            && contraction.batch.is_empty()
-            && contraction.others(1, graph.ty(filters).rank())[..] == [0]
-            && elements.len() == axes.len()
-            && channels < CHANNELS;
-        let (contraction, axes) = (contraction.clone(), axes.clone());
-        fits.then(|| Patches { product, contraction, windows: windows.node, axes })
-    }
-
-    fn apply(self, graph: &mut Graph) {
-        let origin = graph.node(self.product).origin;
+impl FewChannels {
+    /// Makes it a product of its patches.
+    fn to_patches(&self, graph: &mut Graph) {
+        let origin = graph.node(self.contract).origin;
         let add = |graph: &mut Graph, view: View, value: ValueRef, shape: &[i64]| -> ValueRef {
             let ty = graph.ty(value);
             let ty = TensorType::contiguous(ty.dtype, shape, ty.device);
@@ -95,12 +84,12 @@ impl Patches {
         let merged: Dims = permuted[..others.len()].iter().copied().chain([depth]).collect();
         let left = add(graph, View::Permute(order), patches, &permuted);
         let left = add(graph, View::Reshape, left, &merged);
-        let filters = graph.operands(self.product)[1];
-        let count = graph.ty(filters).shape[0];
+        let filters = self.operands[1];
+        let count = self.filters(graph);
         let right = add(graph, View::Reshape, filters, &[count, depth]);
-        graph.set_operand(self.product, 0, left);
-        graph.set_operand(self.product, 1, right);
-        let node = graph.node_mut(self.product);
+        graph.set_operand(self.contract, 0, left);
+        graph.set_operand(self.contract, 1, right);
+        let node = graph.node_mut(self.contract);
         let sum = SmallVec::from_slice(&[(others.len() as u8, 1)]);
         node.op = Op::Contract(Contraction { batch: SmallVec::new(), sum });
         // The result of a convolution has strides of its own, that of a product is row-major.

@@ -1,8 +1,9 @@
 use expect_test::expect;
 
-use super::pad_channels;
-use crate::parse_graph;
-use crate::rewrite_limit::Rewrites;
+use crate::contract::Products;
+use crate::contract::forms::rewritten;
+use crate::contract::warpgroup_tests::gpu;
+use crate::machine::Profile;
 
 fn text(elem: &str, channels: i64, [taps, dilation]: [i64; 2]) -> String {
     let positions = (24 - dilation * (taps - 1) - 1) / 2 + 1;
@@ -20,10 +21,8 @@ fn text(elem: &str, channels: i64, [taps, dilation]: [i64; 2]) -> String {
 
 #[test]
 fn few_channels_are_filled_up() {
-    let mut graph = parse_graph(&text("bf16", 3, [7, 1])).unwrap();
-    assert_eq!(pad_channels(&mut graph, &Rewrites::default()), 1);
-    graph.remove_unused();
-    crate::verify(&graph).unwrap();
+    let (made, graph) = rewritten(&text("bf16", 3, [7, 1]), &gpu(), Products::Predicted);
+    assert_eq!(made, 1);
     expect![[r#"
         graph {
           %0 = input 0 : bf16[2,3,18,18]
@@ -54,7 +53,11 @@ fn others_are_left() {
         ("f16", 3, [9, 1], 0),
         ("f16", 3, [7, 2], 0),
     ] {
-        let mut graph = parse_graph(&text(elem, channels, window)).unwrap();
-        assert_eq!(pad_channels(&mut graph, &Rewrites::default()), made, "{elem} {channels} {window:?}");
+        let found = rewritten(&text(elem, channels, window), &gpu(), Products::Predicted).0;
+        assert_eq!(found, made, "{elem} {channels} {window:?}");
     }
+    // libtorch's calls read no run of pixels, and there is no kernel on a GPU without warpgroups.
+    let text = text("bf16", 3, [7, 1]);
+    assert_eq!(rewritten(&text, &gpu(), Products::Library).0, 0);
+    assert_eq!(rewritten(&text, &Profile::gpu(132, 4200.0), Products::Predicted).0, 0);
 }

@@ -1,0 +1,101 @@
+//! Equivalent forms of contractions on a GPU, of which the one is taken that is expected to take least.
+//!
+//! ```text
+//! as it is          libtorch's call copies its operands to where matrix units read them, or reads elements one by one
+//! space-to-depth    windows that do not overlap -> a product over a view of the images
+//! pad-channels      few channels of windows     -> as many as are copied at a time: kernels of ours read runs of pixels
+//! align-sums        rows at no multiple of 16 B -> padded with zeros along the sum
+//! ```
+//!
+//! A form says whether it is legal for a contraction, what it computes, moves and copies, which `price/forms.rs` prices by the machine's
+//! rates, and applies itself. What it makes is a contraction again, whose forms are listed in turn: patches may have rows to pad. Each form
+//! removes what it is legal for.
+//!
+//! A further form is a file with a [`Form`], and a line in [`FORMS`].
+
+mod align_sums;
+mod few_channels;
+mod pad_channels;
+mod space_to_depth;
+
+use self::few_channels::FewChannels;
+use super::backend::Products;
+use super::price::FormWork;
+use crate::graph::{Graph, NodeId, Op};
+use crate::machine::Profile;
+use crate::rewrite_limit::Rewrites;
+
+/// An equivalent form of a contraction.
+trait Form {
+    /// Its name, under which it counts as a rewrite.
+    fn name(&self) -> &'static str;
+
+    /// What the contraction computes, moves and copies in this form.
+    fn work(&self, graph: &Graph) -> FormWork;
+
+    /// Gives the contraction this form.
+    fn apply(self: Box<Self>, graph: &mut Graph);
+}
+
+/// The form of a contraction, where it is legal.
+type Legal = fn(&Graph, NodeId) -> Option<Box<dyn Form>>;
+
+/// The forms that are tried beside that which a contraction has; of those that take as long the first one is taken.
+const FORMS: &[Legal] = &[space_to_depth::legal, pad_channels::legal, align_sums::legal];
+
+/// Gives contractions the forms that are expected to take least; returns how many rewrites that were.
+pub(crate) fn contraction_forms(
+    graph: &mut Graph,
+    profile: &Profile,
+    products: Products,
+    rewrites: &Rewrites,
+) -> usize {
+    // Kernels on a host read windows and rows as they lie.
+    if !profile.machine.is_gpu() {
+        return 0;
+    }
+    let price = |work: &FormWork| work.us(profile, products);
+    let nodes: Vec<NodeId> = graph.ids().collect();
+    let mut made = 0;
+    for node in nodes {
+        while let Some(form) = cheapest(graph, node, &price).filter(|form| rewrites.allow(form.name())) {
+            form.apply(graph);
+            made += 1;
+        }
+    }
+    if made > 0 {
+        graph.remove_unused();
+    }
+    made
+}
+
+/// The form that takes least; `None` where that is the one that a contraction has.
+fn cheapest(graph: &Graph, node: NodeId, price: &dyn Fn(&FormWork) -> Option<f64>) -> Option<Box<dyn Form>> {
+    let legal = FORMS.iter().filter_map(|legal| legal(graph, node));
+    let priced = legal.filter_map(|form| Some((price(&form.work(graph))?, form)));
+    let (us, form) = priced.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (us < price(&as_it_is(graph, node)?)?).then_some(form)
+}
+
+/// What a contraction computes and moves that libtorch's call reads element by element, or copies: others have no other form.
+fn as_it_is(graph: &Graph, node: NodeId) -> Option<FormWork> {
+    if let Some(few) = FewChannels::of(graph, node) {
+        return Some(few.as_it_is(graph));
+    }
+    let Op::Contract(contraction) = &graph.node(node).op else { return None };
+    let &[left, right] = graph.operands(node).as_slice() else { return None };
+    let (out, operands) = (graph.ty(node.into()), [graph.ty(left), graph.ty(right)]);
+    let depth: i64 = contraction.sum.iter().map(|&(dim, _)| operands[0].shape[usize::from(dim)]).product();
+    Some(FormWork::of_call(out, operands, depth))
+}
+
+#[cfg(test)]
+fn rewritten(text: &str, profile: &Profile, products: Products) -> (usize, Graph) {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    let mut graph = crate::parse_graph(text).unwrap();
+    let rewrites = Rewrites::default();
+    let made = contraction_forms(&mut graph, profile, products, &rewrites);
+    crate::verify(&graph).unwrap();
+    assert_eq!(made as u64, rewrites.made());
+    (made, graph)
+}
