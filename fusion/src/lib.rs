@@ -40,7 +40,7 @@ pub use block_kernel::{
     Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, Declined, Layout, MaybeKernel,
     Tied,
 };
-pub use contract::{Panels, Prepacked, Products, choose_products};
+pub use contract::{ComparedForms, Panels, Prepacked, Products, choose_products};
 pub use contraction::{Contraction, Window, accumulator};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};

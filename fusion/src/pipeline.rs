@@ -47,7 +47,9 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 
-use crate::contract::{self, Candidate, Times, choose_counted, contraction_forms, prepack_filters};
+use crate::contract::{
+    self, Candidate, ComparedForms, Times, choose_counted, contraction_forms, prepack_filters,
+};
 use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
@@ -72,6 +74,8 @@ pub struct Context<'a> {
     pub facts: Box<dyn Facts + 'a>,
     /// Which products, convolutions and attention become kernels.
     pub selection: Selection<'a>,
+    /// The forms of contractions that were compared: a result of the pass `contraction-forms`.
+    pub forms: Vec<ComparedForms>,
     /// Where the tensors of the model and the caller lie.
     pub alignments: Alignments,
     /// Bytes that a call may hold at a time: a form that holds more is not taken for its speed.
@@ -145,6 +149,7 @@ impl<'a> Context<'a> {
                 measure: Box::new(NoMeasure),
                 packed: Vec::new(),
             },
+            forms: Vec::new(),
             alignments: Alignments::default(),
             most_bytes: u64::MAX,
             tuner: None,
@@ -274,7 +279,7 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("contraction-forms", Stage::Primitive, |graph, cx| {
-        contraction_forms(graph, &cx.profile, cx.selection.products, &cx.rewrites);
+        cx.forms = contraction_forms(graph, &cx.profile, cx.selection.products, &cx.rewrites);
         Ok(())
     }),
     graph("select-library", Stage::Primitive, |graph, cx| {

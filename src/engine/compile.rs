@@ -595,6 +595,7 @@ pub(crate) fn forms_after(
     let known = Context { hints, ..Context::new(&profile) };
     let mut cx = found.context(known, &eager, (&trace, &converted), options)?;
     pipeline::run(Form::Graph(functional), Stage::Primitive..=Stage::Plan, &mut cx, &mut after)?;
+    cx.forms.iter().for_each(|forms| text.push_str(&format!("// {forms}\n")));
     let (made, last) = (cx.rewrites.made(), cx.rewrites.last());
     text.push_str(&format!("// {made} rewrites, the last one by {}\n", last.as_deref().unwrap_or("no pass")));
     Ok(text)

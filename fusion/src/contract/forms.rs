@@ -18,6 +18,8 @@ mod few_channels;
 mod pad_channels;
 mod space_to_depth;
 
+use std::fmt;
+
 use self::few_channels::FewChannels;
 use super::backend::Products;
 use super::price::FormWork;
@@ -43,38 +45,81 @@ type Legal = fn(&Graph, NodeId) -> Option<Box<dyn Form>>;
 /// The forms that are tried beside that which a contraction has; of those that take as long the first one is taken.
 const FORMS: &[Legal] = &[space_to_depth::legal, pad_channels::legal, align_sums::legal];
 
-/// Gives contractions the forms that are expected to take least; returns how many rewrites that were.
+/// A contraction as it is, beside its forms.
+const AS_IT_IS: &str = "as it is";
+
+/// The forms of a contraction, as they were compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ComparedForms {
+    /// What the contraction comes from, where that is known.
+    pub origin: Option<String>,
+    /// Each form with the microseconds that it is expected to take, the one that the contraction has at first.
+    pub forms: Vec<(&'static str, f64)>,
+    /// The form that was taken.
+    pub chosen: &'static str,
+}
+
+impl fmt::Display for ComparedForms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.origin.as_deref().unwrap_or("a contraction"), self.chosen)?;
+        for (at, (name, us)) in self.forms.iter().enumerate() {
+            write!(f, "{} {name} {us:.1} us", if at == 0 { ", predicted:" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives contractions the forms that are expected to take least; returns what was compared.
 pub(crate) fn contraction_forms(
     graph: &mut Graph,
     profile: &Profile,
     products: Products,
     rewrites: &Rewrites,
-) -> usize {
+) -> Vec<ComparedForms> {
+    let mut compared = Vec::new();
     // Kernels on a host read windows and rows as they lie.
     if !profile.machine.is_gpu() {
-        return 0;
+        return compared;
     }
     let price = |work: &FormWork| work.us(profile, products);
     let nodes: Vec<NodeId> = graph.ids().collect();
-    let mut made = 0;
     for node in nodes {
-        while let Some(form) = cheapest(graph, node, &price).filter(|form| rewrites.allow(form.name())) {
+        while let Some((mut forms, cheapest)) = compare(graph, node, &price) {
+            let cheapest = cheapest.filter(|form| rewrites.allow(form.name()));
+            forms.chosen = cheapest.as_ref().map_or(AS_IT_IS, |form| form.name());
+            compared.push(forms);
+            let Some(form) = cheapest else { break };
             form.apply(graph);
-            made += 1;
         }
     }
-    if made > 0 {
+    if compared.iter().any(|forms| forms.chosen != AS_IT_IS) {
         graph.remove_unused();
     }
-    made
+    compared
 }
 
-/// The form that takes least; `None` where that is the one that a contraction has.
-fn cheapest(graph: &Graph, node: NodeId, price: &dyn Fn(&FormWork) -> Option<f64>) -> Option<Box<dyn Form>> {
+/// The forms of a contraction, and that which takes less than the one that it has; `None` where there is no other.
+fn compare(
+    graph: &Graph,
+    node: NodeId,
+    price: &dyn Fn(&FormWork) -> Option<f64>,
+) -> Option<(ComparedForms, Option<Box<dyn Form>>)> {
     let legal = FORMS.iter().filter_map(|legal| legal(graph, node));
-    let priced = legal.filter_map(|form| Some((price(&form.work(graph))?, form)));
-    let (us, form) = priced.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    (us < price(&as_it_is(graph, node)?)?).then_some(form)
+    let priced: Vec<(f64, Box<dyn Form>)> =
+        legal.filter_map(|form| Some((price(&form.work(graph))?, form))).collect();
+    if priced.is_empty() {
+        return None;
+    }
+    let as_it_is = price(&as_it_is(graph, node)?)?;
+    let all = priced.iter().map(|(us, form)| (form.name(), *us));
+    let forms = ComparedForms {
+        origin: graph.origin(node).map(str::to_owned),
+        forms: [(AS_IT_IS, as_it_is)].into_iter().chain(all).collect(),
+        chosen: AS_IT_IS,
+    };
+    let cheapest = priced.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
+    let cheapest = cheapest.filter(|(us, _)| *us < as_it_is).map(|(_, form)| form);
+    Some((forms, cheapest))
 }
 
 /// What a contraction computes and moves that libtorch's call reads element by element, or copies: others have no other form.
@@ -89,13 +134,18 @@ fn as_it_is(graph: &Graph, node: NodeId) -> Option<FormWork> {
     Some(FormWork::of_call(out, operands, depth))
 }
 
+/// The graph of a text with each contraction in the form that takes least, and how many rewrites made it.
 #[cfg(test)]
 fn rewritten(text: &str, profile: &Profile, products: Products) -> (usize, Graph) {
     #![allow(clippy::unwrap_used, reason = "tests")]
     let mut graph = crate::parse_graph(text).unwrap();
     let rewrites = Rewrites::default();
-    let made = contraction_forms(&mut graph, profile, products, &rewrites);
+    let compared = contraction_forms(&mut graph, profile, products, &rewrites);
     crate::verify(&graph).unwrap();
+    let made = compared.iter().filter(|forms| forms.chosen != AS_IT_IS).count();
     assert_eq!(made as u64, rewrites.made());
     (made, graph)
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,6 +97,7 @@ pub use self::backend::Products;
 pub use self::call_kernels::{OperandKernel, Template};
 pub use self::candidates::{Candidate, Times};
 use self::choice::Choice;
+pub use self::forms::ComparedForms;
 pub(crate) use self::forms::contraction_forms;
 pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};

@@ -8,6 +8,9 @@ use crate::contract::product::COPIED;
 use crate::contraction::{Contraction, Window};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 
+/// Dimensions of the left and of the right operand.
+type Pairs = SmallVec<[(u8, u8); 2]>;
+
 /// A contraction of windows of few channels with filters.
 pub(super) struct FewChannels {
     pub(super) contract: NodeId,
@@ -17,7 +20,7 @@ pub(super) struct FewChannels {
     /// What the windows are of, and the filters.
     pub(super) operands: [ValueRef; 2],
     /// The dimensions of channels in windows and filters.
-    pub(super) channels: SmallVec<[(u8, u8); 2]>,
+    pub(super) channels: Pairs,
     /// The dimension of the filters that tells them apart.
     pub(super) filter: u8,
 }
@@ -31,7 +34,7 @@ impl FewChannels {
         let &[images] = graph.operands(windows.node).as_slice() else { return None };
         let shape = &graph.ty(windows).shape;
         let within = shape.len() - axes.len();
-        let (taps, channels): (SmallVec<[(u8, u8); 2]>, SmallVec<[(u8, u8); 2]>) =
+        let (taps, channels): (Pairs, Pairs) =
             contraction.sum.iter().copied().partition(|&(left, _)| usize::from(left) >= within);
         let &[filter] = contraction.others(1, graph.ty(filters).rank()).as_slice() else { return None };
         let count: i64 = channels.iter().map(|&(left, _)| shape[usize::from(left)]).product();
