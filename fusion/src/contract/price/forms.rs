@@ -1,7 +1,7 @@
 //! What a contraction takes in one of its equivalent forms, before it is a call that schedules are made for.
 //!
 //! ```text
-//! us = min(libtorch's call, a kernel of ours) + bytes that are copied for it / bandwidth + a launch for each copy
+//! us = min(libtorch's call, a kernel of ours) + for each copy (2 bytes / bandwidth + a launch)
 //! ```
 //!
 //! Forms are compared by the rates of halves, whatever the type is: others take longer in each of them.
