@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ScalarFn};
+use tilefuse_block::{Elem, Literal, Loc, ScalarFn};
 
-use super::{Buffer, Dynamic, KExpr, KNode, Kernel, Layouts, Refusal, Store};
+use super::{Buffer, Dynamic, KExpr, KInfo, KNode, Kernel, Layouts, Refusal, Store, weight};
 use crate::combiner::Members;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Expr, Indices, Var};
@@ -85,9 +85,9 @@ pub fn build(
             &own
         }
     };
-    let mut kernel = Kernel { indices: Indices::new(&domain.extents), ..Kernel::default() };
-    kernel.reduced = domain.reduced.clone();
-    kernel.reference = domain.reference(&mut kernel.indices, &group.space.shape);
+    let mut indices = Indices::new(&domain.extents);
+    let reference = domain.reference(&mut indices, &group.space.shape);
+    let mut kernel = Kernel { reduced: domain.reduced.clone(), reference, ..Kernel::default() };
     if let Some(dim) = group.space.mix_order {
         let var = domain.dims.iter().position(|dims| dims[..] == [dim]).ok_or(Refusal::OtherReduction)?;
         kernel.mix_order = Some(Var(var as u32));
@@ -97,6 +97,9 @@ pub fn build(
         group,
         layouts,
         kernel,
+        indices,
+        interned: FxHashMap::default(),
+        loc: Loc::UNKNOWN,
         memo: FxHashMap::default(),
         reduces: FxHashMap::default(),
         buffers: FxHashMap::default(),
@@ -104,7 +107,7 @@ pub fn build(
     for &root in &group.roots {
         builder.store(root)?;
     }
-    Ok(builder.kernel)
+    Ok(Kernel { indices: Arc::new(builder.indices), ..builder.kernel })
 }
 
 /// The loop variables of a kernel, and how dimensions of the reference shape follow from them.
@@ -148,6 +151,10 @@ pub(super) struct Builder<'a> {
     group: &'a Group,
     layouts: &'a dyn Layouts,
     pub(super) kernel: Kernel,
+    pub(super) indices: Indices,
+    interned: FxHashMap<KNode, KExpr>,
+    /// The location of expressions that are added.
+    loc: Loc,
     memo: FxHashMap<(ValueRef, Index, Option<KExpr>), KExpr>,
     /// Row index and results of each reduction.
     pub(super) reduces: FxHashMap<NodeId, (Index, Members<KExpr>)>,
@@ -198,8 +205,8 @@ impl Builder<'_> {
         if sizes[..] == *shape {
             return exprs;
         }
-        let position = self.kernel.indices.linearize(&exprs, &sizes);
-        self.kernel.indices.delinearize(position, shape)
+        let position = self.indices.linearize(&exprs, &sizes);
+        self.indices.delinearize(position, shape)
     }
 
     /// The reference dimensions beside the mix-order one.
@@ -232,12 +239,12 @@ impl Builder<'_> {
             return Err(Refusal::TooLarge { limit: MAX_EXPRS });
         }
         // What a kernel reads is a part of whoever needs it, and so is what any kernel computes for itself.
-        let around = self.kernel.loc;
+        let around = self.loc;
         if self.group.nodes.contains(&value.node) {
-            self.kernel.loc = self.graph.loc(value.node);
+            self.loc = self.graph.loc(value.node);
         }
         let expr = self.compute(value, index, valid).map(|expr| self.as_stored(value, expr));
-        self.kernel.loc = around;
+        self.loc = around;
         let expr = expr?;
         self.memo.insert(key, expr);
         Ok(expr)
@@ -260,7 +267,7 @@ impl Builder<'_> {
             Op::Scalar(literal) => Ok(self.constant(*literal)),
             Op::Iota { dim } => {
                 let elem = graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
-                Ok(self.kernel.intern(KNode::Index(index[usize::from(*dim)], elem)))
+                Ok(self.intern(KNode::Index(index[usize::from(*dim)], elem)))
             }
             Op::View(view) => self.view(view, value, operands[0], index, valid),
             _ if !self.group.contains(value.node) => self.load(value, index, valid, None),
@@ -276,9 +283,62 @@ impl Builder<'_> {
         }
     }
 
+    /// Adds an expression, or finds it.
+    pub(super) fn intern(&mut self, node: KNode) -> KExpr {
+        if let Some(&known) = self.interned.get(&node) {
+            return known;
+        }
+        let info = KInfo { loc: self.loc, ..self.info_of(&node) };
+        let expr = KExpr(self.kernel.exprs.len() as u32);
+        self.kernel.size += weight(&node);
+        self.kernel.exprs.push(node.clone());
+        self.kernel.info.push(info);
+        self.interned.insert(node, expr);
+        expr
+    }
+
+    fn info_of(&self, node: &KNode) -> KInfo {
+        let join = |elem, parts: &[KExpr], vars: u64| {
+            let none = KInfo { elem, vars, level: 0, loc: Loc::UNKNOWN };
+            parts.iter().map(|&p| self.kernel.info(p)).fold(none, |a, b| KInfo {
+                vars: a.vars | b.vars,
+                level: a.level.max(b.level),
+                ..a
+            })
+        };
+        match node {
+            KNode::Const(literal) => join(literal.elem, &[], 0),
+            KNode::Index(e, elem) => join(*elem, &[], self.indices.vars(*e)),
+            KNode::InRange(e, ..) => join(Elem::Bool, &[], self.indices.vars(*e)),
+            KNode::Load { buffer, addr, dynamic, mask } => {
+                let parts: SmallVec<[KExpr; 2]> = dynamic.iter().map(|d| d.index).chain(*mask).collect();
+                join(self.kernel.buffers[*buffer as usize].elem, &parts, self.indices.vars(*addr))
+            }
+            KNode::Map(function, args) => {
+                let elems: SmallVec<[Elem; 3]> = args.iter().map(|&a| self.kernel.info(a).elem).collect();
+                let elem = function.result(&elems).or(elems.last().copied()).unwrap_or(Elem::F32);
+                join(elem, args, 0)
+            }
+            KNode::Cast(value, elem) => join(*elem, &[*value], 0),
+            KNode::Reduce(position) => {
+                let reduction = &self.kernel.reduces[*position as usize];
+                let inner = self.kernel.info(reduction.value);
+                if let Some(var) = self.kernel.mix_order.filter(|_| reduction.mix_order) {
+                    return KInfo {
+                        vars: inner.vars & !(1 << var.0.min(63)),
+                        level: reduction.level,
+                        ..inner
+                    };
+                }
+                let parallel = (0..self.kernel.reduced.len()).filter(|&v| !self.kernel.reduced[v]);
+                let mask = parallel.fold(0, |set, v| set | 1 << v.min(63));
+                KInfo { vars: inner.vars & mask, level: reduction.level, ..inner }
+            }
+        }
+    }
     pub(super) fn constant(&mut self, literal: Literal) -> KExpr {
         let compute = compute_elem(literal.elem);
-        self.kernel.intern(KNode::Const(Literal::of_literal(compute, literal)))
+        self.intern(KNode::Const(Literal::of_literal(compute, literal)))
     }
 
     /// An element of a value in memory, widened to the kind that it is computed in.
@@ -304,7 +364,7 @@ impl Builder<'_> {
         dynamic: Option<Dynamic>,
     ) -> Result<KExpr, Refusal> {
         let buffer = self.buffer(value, elem, false)?;
-        let loaded = self.kernel.intern(KNode::Load { buffer, addr, dynamic, mask });
+        let loaded = self.intern(KNode::Load { buffer, addr, dynamic, mask });
         Ok(self.cast(loaded, compute_elem(elem)))
     }
 
@@ -326,9 +386,9 @@ impl Builder<'_> {
     }
 
     fn address(&mut self, index: &[Expr], strides: &[i64]) -> Expr {
-        let mut addr = self.kernel.indices.constant(0);
+        let mut addr = self.indices.constant(0);
         for (&i, &s) in index.iter().zip(strides) {
-            addr = self.kernel.indices.add_scaled(addr, i, s);
+            addr = self.indices.add_scaled(addr, i, s);
         }
         addr
     }
@@ -340,7 +400,7 @@ impl Builder<'_> {
         if let KNode::Const(literal) = *self.kernel.node(value)
             && (to.is_float() || !literal.elem.is_float())
         {
-            return self.kernel.intern(KNode::Const(Literal::of_literal(to, literal)));
+            return self.intern(KNode::Const(Literal::of_literal(to, literal)));
         }
         // Back to the type that it was widened from.
         if let KNode::Cast(narrow, wide) = *self.kernel.node(value)
@@ -350,7 +410,7 @@ impl Builder<'_> {
         {
             return narrow;
         }
-        self.kernel.intern(KNode::Cast(value, to))
+        self.intern(KNode::Cast(value, to))
     }
 
     /// Rounds a value that stands for one of a narrower kind, unless it is one exactly; it keeps its own kind.
@@ -383,7 +443,7 @@ impl Builder<'_> {
             args.push(if jumps(function) { self.round_to(arg, elem) } else { arg });
         }
         self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
-        Ok(self.kernel.intern(KNode::Map(function, args)))
+        Ok(self.intern(KNode::Map(function, args)))
     }
 
     /// The element type of a value, or of what it was converted from where that is a narrower float.
@@ -422,14 +482,14 @@ impl Builder<'_> {
     ) -> Result<KExpr, Refusal> {
         let to = self.graph.ty(value).shape.clone();
         let from = self.graph.ty(operand).shape.clone();
-        let inner = view_index(&mut self.kernel.indices, view, &from, &to, index);
+        let inner = view_index(&mut self.indices, view, &from, &to, index);
         let View::Pad { low, interior, fill } = view else {
             return self.value(operand, &inner, valid);
         };
         let mut inside = self.all_inside(&inner, &from);
         for (d, &between) in interior.iter().enumerate() {
-            let apart = self.kernel.indices.add_const(index[d], -low[d]);
-            let apart = self.kernel.indices.rem(apart, between + 1);
+            let apart = self.indices.add_const(index[d], -low[d]);
+            let apart = self.indices.rem(apart, between + 1);
             let on = self.in_range(apart, 0, 1);
             inside = self.and(inside, on);
         }
@@ -454,17 +514,15 @@ impl Builder<'_> {
 
     /// `low <= expr < high`; `None` where it always holds.
     fn in_range(&mut self, expr: Expr, low: i64, high: i64) -> Option<KExpr> {
-        let (least, most) = self.kernel.indices.range(expr);
+        let (least, most) = self.indices.range(expr);
         let always = low <= least && most < high;
-        (!always).then(|| self.kernel.intern(KNode::InRange(expr, low, high)))
+        (!always).then(|| self.intern(KNode::InRange(expr, low, high)))
     }
 
     fn and(&mut self, a: Option<KExpr>, b: Option<KExpr>) -> Option<KExpr> {
         match (a, b) {
             (Some(a), Some(b)) if a == b => Some(a),
-            (Some(a), Some(b)) => {
-                Some(self.kernel.intern(KNode::Map(ScalarFn::And, SmallVec::from_slice(&[a, b]))))
-            }
+            (Some(a), Some(b)) => Some(self.intern(KNode::Map(ScalarFn::And, SmallVec::from_slice(&[a, b])))),
             (one, other) => one.or(other),
         }
     }
@@ -473,7 +531,7 @@ impl Builder<'_> {
         if yes == no {
             return yes;
         }
-        self.kernel.intern(KNode::Map(ScalarFn::Select, SmallVec::from_slice(&[condition, yes, no])))
+        self.intern(KNode::Map(ScalarFn::Select, SmallVec::from_slice(&[condition, yes, no])))
     }
 
     fn concat(
@@ -492,13 +550,13 @@ impl Builder<'_> {
         let mut result = None;
         for (&operand, &start) in operands.iter().zip(&starts).rev() {
             let size = self.graph.ty(operand).shape[dim];
-            let (least, most) = self.kernel.indices.range(index[dim]);
+            let (least, most) = self.indices.range(index[dim]);
             if size == 0 || most < start || least >= start + size {
                 continue;
             }
             let test = self.in_range(index[dim], start, start + size);
             let mut inner = Index::from_slice(index);
-            inner[dim] = self.kernel.indices.add_const(index[dim], -start);
+            inner[dim] = self.indices.add_const(index[dim], -start);
             let both = self.and(valid, test);
             let part = self.value(operand, &inner, both)?;
             result = Some(match (test, result) {
@@ -518,9 +576,9 @@ impl Builder<'_> {
     ) -> Result<KExpr, Refusal> {
         let position = self.value(operands[1], index, valid)?;
         let bound = self.graph.ty(operands[0]).shape[dim];
-        let var = self.kernel.indices.add_var(bound);
+        let var = self.indices.add_var(bound);
         let mut at = Index::from_slice(index);
-        at[dim] = self.kernel.indices.var(var);
+        at[dim] = self.indices.var(var);
         let dynamic = Dynamic { index: position, stride: 0, bound };
         let found = self.gathered(operands[0], at.clone(), var, dynamic, valid)?;
         let checks = |node: &KNode| match node {
@@ -546,7 +604,7 @@ impl Builder<'_> {
         dynamic: Dynamic,
         valid: Option<KExpr>,
     ) -> Result<KExpr, Refusal> {
-        let depends = index.iter().any(|&e| self.kernel.indices.vars(e) & (1 << var.0.min(63)) != 0);
+        let depends = index.iter().any(|&e| self.indices.vars(e) & (1 << var.0.min(63)) != 0);
         if !depends {
             return self.value(value, &index, valid);
         }
@@ -555,7 +613,7 @@ impl Builder<'_> {
         match &graph.node(value.node).op {
             Op::View(view) if !matches!(view, View::Pad { .. }) => {
                 let (from, to) = (&graph.ty(operands[0]).shape, &graph.ty(value).shape);
-                let inner = view_index(&mut self.kernel.indices, view, from, to, &index);
+                let inner = view_index(&mut self.indices, view, from, to, &index);
                 self.gathered(operands[0], inner, var, dynamic, valid)
             }
             Op::Scalar(literal) => Ok(self.constant(*literal)),
@@ -566,7 +624,7 @@ impl Builder<'_> {
                 for &operand in &operands {
                     args.push(self.gathered(operand, index.clone(), var, dynamic, valid)?);
                 }
-                Ok(self.kernel.intern(KNode::Map(*function, args)))
+                Ok(self.intern(KNode::Map(*function, args)))
             }
             Op::Cast if graph.ty(value).dtype.is_float() => {
                 let to = graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
@@ -591,7 +649,7 @@ impl Builder<'_> {
             Op::View(view) if !matches!(view, View::Pad { .. }) => {
                 let from = graph.operands(value.node)[0];
                 let (inner, outer) = (&graph.ty(from).shape, &graph.ty(value).shape);
-                let inner = view_index(&mut self.kernel.indices, view, inner, outer, &index);
+                let inner = view_index(&mut self.indices, view, inner, outer, &index);
                 self.memory_of(from, inner, dynamic, valid)
             }
             _ if !self.group.contains(value.node) => self.load(value, &index, valid, Some(dynamic)),
@@ -610,7 +668,7 @@ impl Builder<'_> {
         let elem = self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
         let (strides, _) = self.layouts.strides(value);
         let addr = self.address(index, &strides);
-        let (stride, rest) = self.kernel.indices.split_var(addr, var).ok_or(Refusal::GatherSource)?;
+        let (stride, rest) = self.indices.split_var(addr, var).ok_or(Refusal::GatherSource)?;
         self.load_at(value, elem, rest, valid, Some(Dynamic { stride, ..dynamic }))
     }
 }

@@ -10,7 +10,8 @@ mod collapse;
 mod expressions;
 mod reduce;
 
-use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, Loc, ReduceFn, ScalarFn};
 
@@ -148,7 +149,7 @@ pub struct KInfo {
 #[derive(Clone, Debug, Default)]
 pub struct Kernel {
     /// The domain's variables and all index expressions.
-    pub indices: Indices,
+    pub indices: Arc<Indices>,
     /// For each domain variable, whether it is reduced. Variables past this list stand for data-dependent indices and
     /// occur in no expression.
     pub reduced: Vec<bool>,
@@ -160,9 +161,6 @@ pub struct Kernel {
     pub exprs: Vec<KNode>,
     /// Facts of each.
     pub info: Vec<KInfo>,
-    interned: FxHashMap<KNode, KExpr>,
-    /// That of expressions which are added.
-    loc: Loc,
     /// What the expressions weigh together: about the instructions that its code has.
     pub size: usize,
     /// Reductions, operands before users.
@@ -229,60 +227,6 @@ impl Kernel {
         }
         found.extend(self.stores.iter().map(|s| (s.addr, self.buffers[s.buffer as usize].elem.bytes())));
         found
-    }
-
-    /// Adds an expression, or finds it.
-    pub fn intern(&mut self, node: KNode) -> KExpr {
-        if let Some(&known) = self.interned.get(&node) {
-            return known;
-        }
-        let info = KInfo { loc: self.loc, ..self.info_of(&node) };
-        self.size += weight(&node);
-        let expr = KExpr(self.exprs.len() as u32);
-        self.exprs.push(node.clone());
-        self.info.push(info);
-        self.interned.insert(node, expr);
-        expr
-    }
-
-    fn info_of(&self, node: &KNode) -> KInfo {
-        let join = |elem, parts: &[KExpr], vars: u64| {
-            let none = KInfo { elem, vars, level: 0, loc: Loc::UNKNOWN };
-            parts.iter().map(|&p| self.info(p)).fold(none, |a, b| KInfo {
-                vars: a.vars | b.vars,
-                level: a.level.max(b.level),
-                ..a
-            })
-        };
-        match node {
-            KNode::Const(literal) => join(literal.elem, &[], 0),
-            KNode::Index(e, elem) => join(*elem, &[], self.indices.vars(*e)),
-            KNode::InRange(e, ..) => join(Elem::Bool, &[], self.indices.vars(*e)),
-            KNode::Load { buffer, addr, dynamic, mask } => {
-                let parts: SmallVec<[KExpr; 2]> = dynamic.iter().map(|d| d.index).chain(*mask).collect();
-                join(self.buffers[*buffer as usize].elem, &parts, self.indices.vars(*addr))
-            }
-            KNode::Map(function, args) => {
-                let elems: SmallVec<[Elem; 3]> = args.iter().map(|&a| self.info(a).elem).collect();
-                let elem = function.result(&elems).or(elems.last().copied()).unwrap_or(Elem::F32);
-                join(elem, args, 0)
-            }
-            KNode::Cast(value, elem) => join(*elem, &[*value], 0),
-            KNode::Reduce(position) => {
-                let reduction = &self.reduces[*position as usize];
-                let inner = self.info(reduction.value);
-                if let Some(var) = self.mix_order.filter(|_| reduction.mix_order) {
-                    return KInfo {
-                        vars: inner.vars & !(1 << var.0.min(63)),
-                        level: reduction.level,
-                        ..inner
-                    };
-                }
-                let parallel = (0..self.reduced.len()).filter(|&v| !self.reduced[v]);
-                let mask = parallel.fold(0, |set, v| set | 1 << v.min(63));
-                KInfo { vars: inner.vars & mask, level: reduction.level, ..inner }
-            }
-        }
     }
 }
 

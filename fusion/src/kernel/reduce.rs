@@ -69,7 +69,7 @@ impl Builder<'_> {
             .fold(0u64, |set, v| set | 1 << v.min(63));
         let mut size = 1;
         for (d, (&expr, &n)) in full.iter().zip(shape).enumerate() {
-            let vars = kernel.indices.vars(expr);
+            let vars = self.indices.vars(expr);
             let reduced = dims.contains(&(d as u8));
             let fits = if reduced { vars & !reduced_vars == 0 } else { vars & reduced_vars == 0 };
             if !fits {
@@ -77,7 +77,9 @@ impl Builder<'_> {
             }
             size *= if reduced { n } else { 1 };
         }
-        if size == kernel.reduced_points() { Ok(()) } else { Err(Refusal::OtherReduction) }
+        let extents = kernel.reduced.iter().zip(self.indices.extents());
+        let points: i64 = extents.filter(|(reduced, _)| **reduced).map(|(_, &extent)| extent).product();
+        if size == points { Ok(()) } else { Err(Refusal::OtherReduction) }
     }
 }
 
@@ -93,7 +95,7 @@ impl Arithmetic for Rows<'_, '_> {
     type Error = std::convert::Infallible;
 
     fn map(&mut self, function: ScalarFn, args: &[&KExpr]) -> Result<KExpr, Self::Error> {
-        Ok(self.builder.kernel.intern(KNode::Map(function, args.iter().map(|&&arg| arg).collect())))
+        Ok(self.builder.intern(KNode::Map(function, args.iter().map(|&&arg| arg).collect())))
     }
 
     fn number(&mut self, literal: Literal) -> KExpr {
@@ -112,11 +114,12 @@ impl Arithmetic for Rows<'_, '_> {
     }
 
     fn reduce(&mut self, combine: ReduceFn, value: &KExpr) -> Result<KExpr, Self::Error> {
-        let (value, mix_order, kernel) = (*value, self.mix_order, &mut self.builder.kernel);
+        let (value, mix_order) = (*value, self.mix_order);
+        let kernel = &mut self.builder.kernel;
         let level = kernel.info(value).level + u32::from(!mix_order);
         let position = kernel.reduces.len() as u32;
         kernel.reduces.push(Reduction { combine, value, level, mix_order });
-        Ok(kernel.intern(KNode::Reduce(position)))
+        Ok(self.builder.intern(KNode::Reduce(position)))
     }
 
     fn extent(&self) -> i64 {
