@@ -38,18 +38,18 @@ pub struct Group {
 
 impl Group {
     /// Whether the kernel computes a node.
-    fn contains(&self, node: NodeId) -> bool {
+    pub(super) fn contains(&self, node: NodeId) -> bool {
         self.nodes.contains(&node) || self.transparent.contains(&node)
     }
 
     /// Whether a value is in memory, where its users elsewhere find it in its own type.
-    fn is_stored(&self, value: ValueRef) -> bool {
+    pub(super) fn is_stored(&self, value: ValueRef) -> bool {
         self.stored.contains(&value) || self.materialized.contains(&value.node)
     }
 }
 
 /// The dimensions that a group runs over.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Space {
     /// The reference shape: the result's of a pointwise group, a reduction's operand's else.
     pub shape: Dims,
@@ -111,7 +111,7 @@ pub fn build(
 }
 
 /// The loop variables of a kernel, and how dimensions of the reference shape follow from them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Domain {
     /// Extents.
     pub extents: Vec<i64>,

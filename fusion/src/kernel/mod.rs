@@ -8,6 +8,7 @@
 mod build;
 mod collapse;
 mod expressions;
+mod memo;
 mod reduce;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub(crate) use build::view_index;
 pub use build::{Domain, Group, Space, build};
 pub use collapse::collapse;
 pub(crate) use expressions::Expressions;
+pub(crate) use memo::{Classes, Memo, Named};
 
 /// What a reduction weighs beside its operand: a loop of its own.
 const REDUCE_WEIGHT: usize = 16;

@@ -305,7 +305,8 @@ impl Groups {
             roots: roots.to_vec(),
             space,
         };
-        build(&self.graph, &group, &Strides(&self.graph), domain)
+        let make = || build(&self.graph, &group, &Strides(&self.graph), domain);
+        self.neighbours.get((&self.classes, &self.graph), &group, domain, make)
     }
 
     /// Whether a result of a block kernel must be in memory.

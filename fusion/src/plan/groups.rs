@@ -23,7 +23,7 @@ use super::unit_order::Sequence;
 use crate::block_kernel::Declined;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::hints::Hints;
-use crate::kernel::{Group, Kernel, Space};
+use crate::kernel::{Classes, Group, Kernel, Memo, Named, Space};
 use crate::machine::Profile;
 use crate::place::Alignments;
 use crate::rewrite_limit::Rewrites;
@@ -105,6 +105,20 @@ pub(super) struct Built {
     pub(super) cost: Cost,
 }
 
+/// A kernel with the tiles and the cost that the machine gives it.
+#[derive(Clone, Debug)]
+pub(super) struct Priced {
+    pub(super) kernel: Kernel,
+    pub(super) tiling: Tiling,
+    pub(super) cost: Cost,
+}
+
+impl Named for Priced {
+    fn kernel(&mut self) -> &mut Kernel {
+        &mut self.kernel
+    }
+}
+
 impl Built {
     /// About the instructions of its code; loops over a row have what they need of the levels below once more each.
     pub(super) fn size(&self) -> usize {
@@ -147,6 +161,12 @@ pub struct Groups {
     /// Nearest non-transparent producers of each node.
     pub(super) sources: FxHashMap<NodeId, Vec<NodeId>>,
     pub(super) decisions: Vec<Decision>,
+    /// What kernels depend on of the graph's nodes.
+    pub(super) classes: Classes,
+    /// The kernels that were built so far, with tiles.
+    pub(super) built: Memo<Priced>,
+    /// What was built of the neighbours of block kernels.
+    pub(super) neighbours: Memo<Kernel>,
     /// The time that scheduling has taken so far.
     pub(super) scheduling: Duration,
 }
@@ -155,6 +175,9 @@ impl Groups {
     /// Nodes in an order in which they can be computed, none of them in a unit.
     pub(super) fn ungrouped(graph: Graph, order: Vec<NodeId>, early: Early) -> Groups {
         Groups {
+            classes: Classes::of(&graph),
+            built: Memo::default(),
+            neighbours: Memo::default(),
             graph,
             rank: order.iter().enumerate().map(|(i, &n)| (n, i)).collect(),
             order,

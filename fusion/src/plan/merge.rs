@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::cost::price;
-use super::groups::{Built, Groups, Rules, Unit, UnitKernel};
+use super::groups::{Built, Groups, Priced, Rules, Unit, UnitKernel};
 use super::reasons::Verdict;
 use super::{in_place, mix_order};
 use crate::graph::{NodeId, Op};
@@ -191,10 +191,15 @@ impl Groups {
             roots,
             space,
         };
-        let mut kernel = collapse(&self.graph, &group, &Strides(&self.graph))?;
-        in_place::order_stores(&self.graph, &mut kernel);
-        let tiling = choose(&kernel, rules.profile.machine);
-        let cost = price(&kernel, &tiling, rules.profile);
+        let make = || {
+            let mut kernel = collapse(&self.graph, &group, &Strides(&self.graph))?;
+            in_place::order_stores(&self.graph, &mut kernel);
+            let tiling = choose(&kernel, rules.profile.machine);
+            let cost = price(&kernel, &tiling, rules.profile);
+            Ok(Priced { kernel, tiling, cost })
+        };
+        let Priced { kernel, tiling, cost } =
+            self.built.get((&self.classes, &self.graph), &group, None, make)?;
         Ok(Built { group, kernel, tiling, tuned: None, scheduled: None, cost })
     }
 }
