@@ -87,17 +87,15 @@ pub fn build(
     };
     let mut indices = Indices::new(&domain.extents);
     let reference = domain.reference(&mut indices, &group.space.shape);
-    let mut kernel = Kernel { reduced: domain.reduced.clone(), reference, ..Kernel::default() };
-    if let Some(dim) = group.space.mix_order {
-        let var = domain.dims.iter().position(|dims| dims[..] == [dim]).ok_or(Refusal::OtherReduction)?;
-        kernel.mix_order = Some(Var(var as u32));
-    }
+    let mut kernel = Kernel { reduced: domain.reduced.clone(), ..Kernel::default() };
+    kernel.mix_order = domain.mix_order(group)?;
     let mut builder = Builder {
         graph,
         group,
         layouts,
         kernel,
         indices,
+        reference,
         interned: FxHashMap::default(),
         loc: Loc::UNKNOWN,
         memo: FxHashMap::default(),
@@ -131,7 +129,15 @@ impl Domain {
         }
     }
 
-    fn reference(&self, indices: &mut Indices, shape: &[i64]) -> Vec<(i64, Expr)> {
+    /// The variable of a group's mix-order dimension, if it has one.
+    pub(super) fn mix_order(&self, group: &Group) -> Result<Option<Var>, Refusal> {
+        let Some(dim) = group.space.mix_order else { return Ok(None) };
+        let var = self.dims.iter().position(|dims| dims[..] == [dim]).ok_or(Refusal::OtherReduction)?;
+        Ok(Some(Var(var as u32)))
+    }
+
+    /// Size and index of each dimension of the reference shape.
+    pub(super) fn reference(&self, indices: &mut Indices, shape: &[i64]) -> Vec<(i64, Expr)> {
         let zero = indices.constant(0);
         let mut reference: Vec<(i64, Expr)> = shape.iter().map(|&n| (n, zero)).collect();
         for (v, dims) in self.dims.iter().enumerate() {
@@ -152,6 +158,8 @@ pub(super) struct Builder<'a> {
     layouts: &'a dyn Layouts,
     pub(super) kernel: Kernel,
     pub(super) indices: Indices,
+    /// For each dimension of the reference shape: its size and, in terms of the kernel's variables, its index.
+    reference: Vec<(i64, Expr)>,
     interned: FxHashMap<KNode, KExpr>,
     /// The location of expressions that are added.
     loc: Loc,
@@ -182,7 +190,7 @@ impl Builder<'_> {
     /// The index in `shape` of the point at hand, or of its row.
     pub(super) fn aligned_index(&mut self, shape: &[i64]) -> Result<Index, Refusal> {
         let numel: i64 = shape.iter().product();
-        let reference = self.kernel.reference.clone();
+        let reference = self.reference.clone();
         let points: i64 = reference.iter().map(|r| r.0).product();
         let reduced = &self.group.space.reduced;
         let kept: Vec<(i64, Expr)> =
@@ -211,7 +219,7 @@ impl Builder<'_> {
 
     /// The reference dimensions beside the mix-order one.
     fn beside_mix_order(&self) -> Vec<(i64, Expr)> {
-        let reference = self.kernel.reference.iter().enumerate();
+        let reference = self.reference.iter().enumerate();
         let beside = reference.filter(|&(d, _)| self.group.space.mix_order != Some(d as u8));
         beside.map(|(_, &part)| part).collect()
     }

@@ -1,11 +1,14 @@
 //! Merging loop variables: adjacent dimensions that every access walks as one become one variable.
 
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::build::{Domain, Group};
-use super::{Kernel, Layouts, Refusal, build};
+use super::{KNode, Kernel, Layouts, Refusal, build};
 use crate::graph::Graph;
-use crate::index::Var;
+use crate::index::{Atom, Expr, Indices, Var};
 use crate::types::MAX_POINTS;
 
 /// The kernel of a group over as few variables as its accesses allow; variables of extent 1 are dropped.
@@ -15,7 +18,76 @@ pub fn collapse(graph: &Graph, group: &Group, layouts: &dyn Layouts) -> Result<K
     if domain == Domain::of(group) {
         return Ok(fine);
     }
-    build(graph, group, layouts, Some(&domain))
+    over(fine, group, &domain)
+}
+
+/// A kernel that has a variable for each dimension, over another domain: its accesses in terms of that one's variables.
+fn over(mut kernel: Kernel, group: &Group, domain: &Domain) -> Result<Kernel, Refusal> {
+    let fine = Arc::clone(&kernel.indices);
+    let mut indices = Indices::new(&domain.extents);
+    let mut vars: SmallVec<[Expr; 6]> =
+        domain.reference(&mut indices, &group.space.shape).iter().map(|&(_, expr)| expr).collect();
+    for &extent in &fine.extents()[vars.len()..] {
+        let var = indices.add_var(extent);
+        vars.push(indices.var(var));
+    }
+    let mut substitution = Substitution { fine: &fine, vars, indices, known: FxHashMap::default() };
+    for node in &mut kernel.exprs {
+        match node {
+            KNode::Index(expr, _) | KNode::InRange(expr, ..) | KNode::Load { addr: expr, .. } => {
+                *expr = substitution.expr(*expr);
+            }
+            KNode::Const(_) | KNode::Map(..) | KNode::Cast(..) | KNode::Reduce(_) => {}
+        }
+    }
+    for store in &mut kernel.stores {
+        store.addr = substitution.expr(store.addr);
+    }
+    let bits = |dims: &[u8]| dims.iter().fold(0, |set, &d| set | 1u64 << d.min(63));
+    let merged: SmallVec<[u64; 6]> = domain.dims.iter().map(|dims| bits(dims)).collect();
+    for info in &mut kernel.info {
+        let vars = merged.iter().enumerate().filter(|&(_, dims)| info.vars & dims != 0);
+        info.vars = vars.fold(0, |set, (var, _)| set | 1 << var.min(63));
+    }
+    kernel.indices = Arc::new(substitution.indices);
+    kernel.reduced.clone_from(&domain.reduced);
+    kernel.mix_order = domain.mix_order(group)?;
+    Ok(kernel)
+}
+
+/// Index expressions in which expressions of other variables take the place of variables.
+struct Substitution<'a> {
+    fine: &'a Indices,
+    /// What takes the place of each.
+    vars: SmallVec<[Expr; 6]>,
+    indices: Indices,
+    known: FxHashMap<Expr, Expr>,
+}
+
+impl Substitution<'_> {
+    fn expr(&mut self, expr: Expr) -> Expr {
+        if let Some(&known) = self.known.get(&expr) {
+            return known;
+        }
+        let linear = self.fine.linear(expr);
+        let mut sum = self.indices.constant(linear.constant);
+        for &(atom, coefficient) in &linear.terms {
+            let part = match atom {
+                Atom::Var(var) => self.vars[var.0 as usize],
+                Atom::Div(inner, divisor) => {
+                    let inner = self.expr(inner);
+                    self.indices.div(inner, divisor)
+                }
+                Atom::Mod(inner, divisor) => {
+                    let inner = self.expr(inner);
+                    self.indices.rem(inner, divisor)
+                }
+            };
+            sum = self.indices.add_scaled(sum, part, coefficient);
+        }
+        self.known.insert(expr, sum);
+        sum
+    }
 }
 
 fn merged(kernel: &Kernel, group: &Group) -> Domain {

@@ -173,8 +173,6 @@ pub struct Kernel {
     pub stores: Vec<Store>,
     /// Buffers, in order of first use.
     pub buffers: Vec<Buffer>,
-    /// For each variable of the reference shape: its size and, in terms of this kernel's variables, its index.
-    pub reference: Vec<(i64, Expr)>,
 }
 
 impl Kernel {
