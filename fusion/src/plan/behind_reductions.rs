@@ -52,8 +52,9 @@ impl Groups {
             (a, reductions.0, UnitKernel::Generated(Box::new(reductions.1))),
             (b, merged.0, UnitKernel::Block(Box::new(merged.1))),
         ];
+        self.merges += 1;
         for (unit, nodes, kernel) in units {
-            self.units[unit] = Some(Unit { nodes, kernel: Some(kernel) });
+            self.units[unit] = Some(Unit { nodes, kernel: Some(kernel), version: self.merges });
         }
         // These were in one kernel.
         for at in 0..self.decisions.len() {

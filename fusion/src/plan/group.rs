@@ -42,7 +42,7 @@ impl Groups {
                 }
             };
             self.unit_of.insert(id, self.units.len());
-            self.units.push(Some(Unit { nodes: vec![id], kernel }));
+            self.units.push(Some(Unit { nodes: vec![id], kernel, version: 0 }));
         }
         self.sequence = Sequence::new(self.units.len());
         Ok(())

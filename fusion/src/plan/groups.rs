@@ -17,7 +17,7 @@ use super::built_block::BuiltBlock;
 use super::cost::Cost;
 use super::early::Early;
 use super::ir::KernelKind;
-use super::reasons::Decision;
+use super::reasons::{Decision, Verdict};
 use super::tuner::Tuned;
 use super::unit_order::Sequence;
 use crate::block_kernel::Declined;
@@ -48,6 +48,8 @@ pub(super) struct Unit {
     pub(super) nodes: Vec<NodeId>,
     /// `None` for a libtorch call.
     pub(super) kernel: Option<UnitKernel>,
+    /// How many merges there had been when it came to be this.
+    pub(super) version: usize,
 }
 
 /// The kernel that computes a unit.
@@ -154,6 +156,10 @@ pub struct Groups {
     pub(super) units: Vec<Option<Unit>>,
     pub(super) unit_of: FxHashMap<NodeId, usize>,
     pub(super) sequence: Sequence,
+    /// How many merges there have been.
+    pub(super) merges: usize,
+    /// Why two units, each of a version, do not merge, if no third one is in the way.
+    pub(super) unmerged: FxHashMap<[(usize, usize); 2], Verdict>,
     /// The next call that draws random numbers, of each that does: they draw in the order of the capture.
     pub(super) next_random: FxHashMap<NodeId, NodeId>,
     /// Nearest non-transparent users of each node, through transparent ones.
@@ -190,6 +196,8 @@ impl Groups {
             units: Vec::new(),
             unit_of: FxHashMap::default(),
             sequence: Sequence::default(),
+            merges: 0,
+            unmerged: FxHashMap::default(),
             next_random: FxHashMap::default(),
             users: FxHashMap::default(),
             sources: FxHashMap::default(),

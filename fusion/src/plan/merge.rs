@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::cost::price;
 use super::groups::{Built, Groups, Priced, Rules, Unit, UnitKernel};
 use super::reasons::Verdict;
+use super::unit_order::UnitMerge;
 use super::{in_place, mix_order};
 use crate::graph::{NodeId, Op};
 use crate::hints::Hints;
@@ -65,6 +66,23 @@ impl Groups {
             Ok(merge) => merge,
             Err(between) => return Verdict::Cycle(self.unit_label(between)),
         };
+        let versions = [a, b].map(|unit| (unit, self.units[unit].as_ref().map_or(0, |unit| unit.version)));
+        if let Some(verdict) = self.unmerged.get(&versions) {
+            return verdict.clone();
+        }
+        let verdict = self.try_build(a, b, &merge, rules);
+        if !verdict.is_fused() && verdict != Verdict::Limit {
+            self.unmerged.insert(versions, verdict.clone());
+        }
+        verdict
+    }
+
+    /// As [`Groups::try_merge`], of units that no third one is between.
+    fn try_build(&mut self, a: usize, b: usize, merge: &UnitMerge, rules: Rules<'_>) -> Verdict {
+        let [first, second] = match self.kernels(a, b) {
+            Ok(kernels) => kernels,
+            Err(verdict) => return verdict,
+        };
         let demanded = self.is_demanded(a, b, rules.hints);
         if let (UnitKernel::Generated(norm), UnitKernel::Block(block)) = (first, second)
             && !norm.kernel.reduces.is_empty()
@@ -90,7 +108,7 @@ impl Groups {
                 if !rules.rewrites.allow(rewrite) {
                     return Verdict::Limit;
                 }
-                self.sequence.merge(&merge);
+                self.sequence.merge(merge);
                 self.merge(a, b, nodes, merged);
                 if merged_us <= separate_us {
                     return fused;
@@ -164,7 +182,8 @@ impl Groups {
         for id in &nodes {
             self.unit_of.insert(*id, a);
         }
-        self.units[a] = Some(Unit { nodes, kernel: Some(kernel) });
+        self.merges += 1;
+        self.units[a] = Some(Unit { nodes, kernel: Some(kernel), version: self.merges });
         self.units[b] = None;
     }
 
