@@ -31,6 +31,6 @@ mod rows;
 mod splice;
 mod uses;
 
-pub(crate) use rewrite::{LoopAxis, Part, Rewrite, rewrite};
+pub(crate) use rewrite::{LoopAxis, Part, Rewrite};
 pub(crate) use rows::domain;
 pub(crate) use uses::{Uses, uses};

@@ -1,5 +1,7 @@
 //! A kernel's program with the expressions of its neighbours in its loads and stores.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{
@@ -7,6 +9,7 @@ use tilefuse_block::{
     ValueData, verify,
 };
 
+use super::Uses;
 use super::splice::{Site, Splice, Variable, is_element, is_sum};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::ValueRef;
@@ -73,20 +76,23 @@ impl Part {
 }
 
 /// A kernel and what is to become of its operands and results.
-pub(crate) struct Rewrite<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct Rewrite {
     /// The kernel.
-    pub(crate) kernel: &'a BlockKernel,
+    pub(crate) kernel: Arc<BlockKernel>,
+    /// How its program uses its parameters.
+    pub(crate) uses: Arc<[Uses]>,
     /// By operand: how it is computed.
-    pub(crate) operands: &'a [Part],
+    pub(crate) operands: Vec<Part>,
     /// By operand: the value whose memory is read at strides instead.
-    pub(crate) bases: &'a [Option<ValueRef>],
+    pub(crate) bases: Vec<Option<ValueRef>>,
     /// By result: what is computed of it, and of results that are stored before it at the same elements.
-    pub(crate) results: &'a [Part],
+    pub(crate) results: Vec<Part>,
     /// What is computed of the rows of the result at a position, by a kernel over the rows, the blocks and the columns of its
     /// [`Block`](crate::block_kernel::Block).
-    pub(crate) rows: Option<(usize, &'a Part)>,
+    pub(crate) rows: Option<(usize, Part)>,
     /// By result: the value, and whether it is materialized.
-    pub(crate) materialized: &'a [(ValueRef, bool)],
+    pub(crate) materialized: Vec<(ValueRef, bool)>,
 }
 
 /// The buffer that an operand is in as it is, if nothing has to be computed for it.
@@ -119,28 +125,32 @@ fn holds(wide: Elem, narrow: Elem) -> bool {
     wide == narrow || (narrow.is_float() && wide == Elem::F32 && narrow.bytes() < 4)
 }
 
-/// The rewritten program, which no pass has seen, and its buffers in the order of its parameters, with whether each is written.
-pub(crate) fn rewrite(
-    name: &str,
-    rewrite: &Rewrite<'_>,
-    align: &dyn Fn(ValueRef) -> u32,
-) -> Result<(Program, Vec<(ValueRef, bool)>), Refusal> {
-    let mut program = rewrite.kernel.program.clone();
-    program.name = name.to_owned();
-    let body = std::mem::take(&mut program.body);
-    let mut cx =
-        Cx { rewrite, program, buffers: Vec::new(), plans: FxHashMap::default(), stored: Vec::new() };
-    let status = cx.parameters()?;
-    let body = cx.region(body)?;
-    let Cx { mut program, buffers, .. } = cx;
-    program.body = body;
-    program.params = buffers
-        .iter()
-        .map(|b| Param { align: align(b.value).max(b.elem.bytes()), ..b.param.clone() })
-        .chain(status)
-        .collect();
-    debug_assert!(verify(&program).is_ok(), "{:?}", verify(&program));
-    Ok((program, buffers.into_iter().map(|b| (b.value, b.written)).collect()))
+impl Rewrite {
+    /// The buffers of the rewritten program in the order of its parameters, with whether each is written, or why there is no such
+    /// program: all that is rewritten is, but nothing is made of it.
+    pub(crate) fn check(&self) -> Result<Vec<(ValueRef, bool)>, Refusal> {
+        let mut cx = Cx::new(self);
+        cx.parameters()?;
+        cx.check(&self.kernel.program.body)?;
+        Ok(cx.buffers.into_iter().map(|b| (b.value, b.written)).collect())
+    }
+
+    /// The rewritten program, which no pass has seen.
+    pub(crate) fn program(&self, name: String, align: &dyn Fn(ValueRef) -> u32) -> Result<Program, Refusal> {
+        let mut cx = Cx::new(self);
+        let status = cx.parameters()?;
+        let body = cx.region(&self.kernel.program.body)?;
+        let Cx { mut program, buffers, .. } = cx;
+        program.name = name;
+        program.body = body;
+        program.params = buffers
+            .into_iter()
+            .map(|b| Param { align: align(b.value).max(b.elem.bytes()), ..b.param })
+            .chain(status)
+            .collect();
+        debug_assert!(verify(&program).is_ok(), "{:?}", verify(&program));
+        Ok(program)
+    }
 }
 
 /// A buffer of the rewritten program.
@@ -171,7 +181,8 @@ struct Stored {
 }
 
 struct Cx<'a> {
-    rewrite: &'a Rewrite<'a>,
+    rewrite: &'a Rewrite,
+    /// Without a body.
     program: Program,
     buffers: Vec<Buffer>,
     plans: FxHashMap<Value, Plan>,
@@ -179,14 +190,27 @@ struct Cx<'a> {
     stored: Vec<Stored>,
 }
 
-impl Cx<'_> {
+impl<'a> Cx<'a> {
+    fn new(rewrite: &'a Rewrite) -> Cx<'a> {
+        let Program { params, values, warps, stages, early, .. } = &rewrite.kernel.program;
+        let program = Program {
+            name: String::new(),
+            params: params.clone(),
+            values: values.clone(),
+            body: Region::default(),
+            warps: *warps,
+            stages: *stages,
+            early: *early,
+        };
+        Cx { rewrite, program, buffers: Vec::new(), plans: FxHashMap::default(), stored: Vec::new() }
+    }
+
     /// Decides about every parameter, and gives the status word.
     fn parameters(&mut self) -> Result<Option<Param>, Refusal> {
-        let kernel = self.rewrite.kernel;
-        let uses = super::uses(&kernel.program);
+        let kernel = &self.rewrite.kernel;
         let mut params = std::mem::take(&mut self.program.params);
         let status = if kernel.checks { params.pop() } else { None };
-        for ((param, tied), uses) in params.into_iter().zip(&kernel.tied).zip(uses) {
+        for ((param, tied), &uses) in params.into_iter().zip(&kernel.tied).zip(&*self.rewrite.uses) {
             match *tied {
                 Tied::Operand(position) => {
                     let part = self.rewrite.operands.get(usize::from(position));
@@ -212,8 +236,8 @@ impl Cx<'_> {
         }
         let taken = |at: usize| kernel.tied.contains(&Tied::Operand(at as u16));
         let operands = self.rewrite.operands.iter().enumerate().filter(|&(at, _)| taken(at));
-        let rows = self.rewrite.rows.map(|(_, part)| part);
-        let parts = operands.map(|(_, part)| part).chain(self.rewrite.results).chain(rows);
+        let rows = self.rewrite.rows.as_ref().map(|(_, part)| part);
+        let parts = operands.map(|(_, part)| part).chain(&self.rewrite.results).chain(rows);
         for part in parts {
             self.reads(part)?;
         }
@@ -221,12 +245,12 @@ impl Cx<'_> {
         Ok(status)
     }
 
-    fn result(&mut self, param: Param, position: usize, uses: super::Uses) -> Result<(), Refusal> {
+    fn result(&mut self, param: Param, position: usize, uses: Uses) -> Result<(), Refusal> {
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(value, materialized) = self.rewrite.materialized.get(position).ok_or(missing)?;
         let tied = self.rewrite.kernel.tied.iter().filter(|t| **t == Tied::Result(position as u16));
-        let parts = self.rewrite.results.iter().chain(self.rewrite.rows.map(|(_, part)| part));
+        let parts = self.rewrite.results.iter().chain(self.rewrite.rows.as_ref().map(|(_, part)| part));
         let mut buffers = parts.flat_map(|part| &part.kernel.buffers);
         let is_read = buffers.any(|buffer| buffer.value == value);
         if !part.roots.is_empty() || !materialized || is_read {
@@ -261,7 +285,7 @@ impl Cx<'_> {
 
     /// Adds parameters for what expressions store.
     fn writes(&mut self) -> Result<(), Refusal> {
-        for part in self.rewrite.results {
+        for part in &self.rewrite.results {
             for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
                 if !part.is_row(store.addr) {
                     return Err(BlockRefusal::Order.into());
@@ -269,7 +293,7 @@ impl Cx<'_> {
                 self.write(part, root, store)?;
             }
         }
-        if let Some((_, part)) = self.rewrite.rows {
+        if let Some((_, part)) = &self.rewrite.rows {
             for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
                 self.write(part, root, store)?;
             }
@@ -293,21 +317,43 @@ impl Cx<'_> {
         Param { value, align: elem.bytes(), len: Some(span.unsigned_abs()) }
     }
 
-    fn region(&mut self, region: Region) -> Result<Region, Refusal> {
+    /// A region with what becomes of its operations.
+    fn region(&mut self, region: &Region) -> Result<Region, Refusal> {
         let mut ops = Vec::with_capacity(region.ops.len());
         let stored = self.stored.len();
-        for mut op in region.ops {
-            let inner = std::mem::take(&mut op.regions);
-            op.regions = inner.into_iter().map(|r| self.region(r)).collect::<Result<_, _>>()?;
-            let plan = op.args.first().and_then(|pointer| self.plans.get(pointer)).copied();
-            match (plan, &op.kind) {
-                (Some(Plan::Operand(position)), OpKind::Load { .. }) => self.load(op, position, &mut ops)?,
-                (Some(Plan::Result(position)), OpKind::Store { .. }) => self.store(op, position, &mut ops)?,
-                _ => ops.push(op),
+        for op in &region.ops {
+            let regions = op.regions.iter().map(|inner| self.region(inner)).collect::<Result<_, _>>()?;
+            if !self.access(op, &mut ops)? {
+                let (kind, args, results) = (op.kind.clone(), op.args.clone(), op.results.clone());
+                ops.push(Op { kind, args, results, regions, loc: op.loc });
             }
         }
         self.stored.truncate(stored);
-        Ok(Region { args: region.args, ops })
+        Ok(Region { args: region.args.clone(), ops })
+    }
+
+    /// Whether all operations of a region can be rewritten.
+    fn check(&mut self, region: &Region) -> Result<(), Refusal> {
+        let mut ops = Vec::new();
+        let stored = self.stored.len();
+        for op in &region.ops {
+            op.regions.iter().try_for_each(|inner| self.check(inner))?;
+            self.access(op, &mut ops)?;
+            ops.clear();
+        }
+        self.stored.truncate(stored);
+        Ok(())
+    }
+
+    /// Adds what takes the place of an operation, if anything does.
+    fn access(&mut self, op: &Op, ops: &mut Vec<Op>) -> Result<bool, Refusal> {
+        let plan = op.args.first().and_then(|pointer| self.plans.get(pointer)).copied();
+        match (plan, &op.kind) {
+            (Some(Plan::Operand(position)), OpKind::Load { .. }) => self.load(op, position, ops)?,
+            (Some(Plan::Result(position)), OpKind::Store { .. }) => self.store(op, position, ops)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// The pointers to the buffers of a part.
@@ -331,7 +377,7 @@ impl Cx<'_> {
     }
 
     /// Computes an operand instead of loading it.
-    fn load(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
+    fn load(&mut self, op: &Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let OpKind::Load { masked, other, .. } = op.kind else { return Ok(()) };
         let part = self.rewrite.operands.get(position).ok_or(BlockRefusal::Parameters)?;
         let (offsets, result) = (op.args[1], op.results[0]);
@@ -363,7 +409,7 @@ impl Cx<'_> {
     }
 
     /// Stores what is computed of a result, and the result itself if it is materialized.
-    fn store(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
+    fn store(&mut self, op: &Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let OpKind::Store { masked, .. } = op.kind else { return Ok(()) };
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
@@ -373,7 +419,7 @@ impl Cx<'_> {
         let mask = masked.then(|| op.args[3]);
         let own = Stored { position, offsets, mask, value: op.args[2] };
         self.stores(part, own, Site::new(offsets, mask, self.variables(part, offsets)?), out)?;
-        if let Some((_, rows)) = self.rewrite.rows.filter(|rows| rows.0 == position) {
+        if let Some((_, rows)) = self.rewrite.rows.as_ref().filter(|rows| rows.0 == position) {
             let block = known.and_then(|c| c.block).ok_or(BlockRefusal::UnknownStores)?;
             let variables = Variable::of_rows(&rows.kernel, &block);
             self.stores(rows, own, Site { block: Some(block), ..Site::new(offsets, mask, variables) }, out)?;
@@ -382,7 +428,7 @@ impl Cx<'_> {
             self.stored.push(own);
         }
         if materialized {
-            out.push(op);
+            out.push(op.clone());
         }
         Ok(())
     }
@@ -390,7 +436,7 @@ impl Cx<'_> {
     /// Whether what an instance stores through a pointer stays there: templates store no element twice, and other programs do not
     /// where they have one store.
     fn is_final(&self, pointer: Value) -> bool {
-        let Rewrite { kernel, .. } = self.rewrite;
+        let kernel = &self.rewrite.kernel;
         if kernel.kind != BlockKernelKind::Custom {
             return true;
         }
@@ -403,7 +449,7 @@ impl Cx<'_> {
 
     /// Stores what a part computes of a result, and of others that were stored at the same elements, where that is stored.
     fn stores(&mut self, part: &Part, own: Stored, site: Site, out: &mut Vec<Op>) -> Result<(), Refusal> {
-        let results = self.rewrite.materialized;
+        let results = &self.rewrite.materialized;
         let here = |s: &&Stored| s.position != own.position && (s.offsets, s.mask) == (own.offsets, own.mask);
         let held = self.stored.iter().filter(here).chain([&own]);
         let buffer = |value: ValueRef| part.kernel.buffers.iter().position(|b| b.value == value);

@@ -13,7 +13,7 @@ use rustc_hash::FxHashSet;
 use super::cost::{CACHED, Cost, operations};
 use super::groups::Groups;
 use crate::block_kernel::Tied;
-use crate::epilogue::{Part, Rewrite, Uses, uses};
+use crate::epilogue::{Part, Rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
@@ -48,19 +48,18 @@ impl Groups {
     pub(super) fn block_cost(
         &self,
         calls: &[NodeId],
-        parts: &Rewrite<'_>,
+        parts: &Rewrite,
         buffers: &[(ValueRef, bool)],
         profile: &Profile,
     ) -> Cost {
-        let (block, is_gpu) = (parts.kernel, profile.machine.is_gpu());
+        let (block, is_gpu) = (&parts.kernel, profile.machine.is_gpu());
         let bytes = |value: ValueRef| self.graph.ty(value).bytes();
         let buffers = |written: bool| buffers.iter().filter(move |b| b.1 == written).map(|b| b.0);
         let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
         let busy = (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0);
         let streamed_us = |bytes: f64| bytes / profile.bandwidth / 1000.0 / busy;
         let moved_us = |value: ValueRef| self.distance(value, profile) * streamed_us(bytes(value) as f64);
-        let uses = uses(&block.program);
-        let [in_loads, in_stores] = arithmetic(parts, &uses, is_gpu);
+        let [in_loads, in_stores] = arithmetic(parts, is_gpu);
         // An instance stores when it has computed everything; what is expected without neighbours is with the results stored.
         let stored_us: f64 = self.results_of(calls).into_iter().map(moved_us).sum();
         let alone_us = (block.expected_us - profile.launch_us - stored_us).max(0.0);
@@ -70,7 +69,7 @@ impl Groups {
         let arithmetic_us = (in_loads as f64 / rate + in_stores as f64 / in_registers) / 1000.0 / busy;
         let mut computing_us = arithmetic_us + alone_us;
         if !is_gpu {
-            let weights = self.weights(&self.operands_of(calls), parts, &uses);
+            let weights = self.weights(&self.operands_of(calls), parts);
             computing_us += weights.waiting_us(alone_us, streamed_us(weights.bytes));
             // What is read beside the results, while sums of others are computed.
             let behind: u64 = buffers(false).filter(|&value| is_read_behind(parts, value)).map(bytes).sum();
@@ -96,10 +95,10 @@ impl Groups {
     }
 
     /// The operands of a kernel's calls that no other kernel computes.
-    fn weights(&self, operands: &[ValueRef], parts: &Rewrite<'_>, uses: &[Uses]) -> Weights {
+    fn weights(&self, operands: &[ValueRef], parts: &Rewrite) -> Weights {
         let instances: f64 = parts.kernel.grid.iter().map(|&n| f64::from(n)).product();
         let mut weights = Weights::default();
-        for (tied, uses) in parts.kernel.tied.iter().zip(uses) {
+        for (tied, uses) in parts.kernel.tied.iter().zip(&*parts.uses) {
             let Tied::Operand(position) = *tied else { continue };
             let Some(&value) = operands.get(usize::from(position)) else { continue };
             let place = operand_place(&self.graph, value);
@@ -115,18 +114,18 @@ impl Groups {
 }
 
 /// Whether neighbours that follow a kernel's results read a value.
-fn is_read_behind(parts: &Rewrite<'_>, value: ValueRef) -> bool {
-    let rows = parts.rows.map(|(_, part)| part);
+fn is_read_behind(parts: &Rewrite, value: ValueRef) -> bool {
+    let rows = parts.rows.as_ref().map(|(_, part)| part);
     let mut behind = parts.results.iter().chain(rows);
     behind.any(|part| part.kernel.buffers.iter().any(|buffer| buffer.value == value && !buffer.written))
 }
 
 /// Operations that the expressions of a block kernel's neighbours cost in all, where it loads and where it stores.
-fn arithmetic(parts: &Rewrite<'_>, uses: &[Uses], is_gpu: bool) -> [u64; 2] {
-    let block = parts.kernel;
+fn arithmetic(parts: &Rewrite, is_gpu: bool) -> [u64; 2] {
+    let block = &parts.kernel;
     let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
     let accesses = |tied: Tied| -> u64 {
-        let of = block.tied.iter().zip(uses).filter(|(t, _)| **t == tied);
+        let of = block.tied.iter().zip(&*parts.uses).filter(|(t, _)| **t == tied);
         of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
     };
     let of = |parts: &[Part], tied: &dyn Fn(u16) -> Tied| -> u64 {
@@ -140,9 +139,9 @@ fn arithmetic(parts: &Rewrite<'_>, uses: &[Uses], is_gpu: bool) -> [u64; 2] {
         let gathers = lanes.map_or(0, |lanes| gathers(&part.kernel, Var(lanes as u32)));
         (GATHERED * gathers).saturating_mul(accesses(Tied::Operand(at as u16)))
     });
-    let in_loads = gathered.fold(of(parts.operands, &Tied::Operand), u64::saturating_add);
-    let rows = parts.rows.map_or(0, |(_, part)| operations(&part.kernel));
-    [in_loads, of(parts.results, &Tied::Result).saturating_add(rows)]
+    let in_loads = gathered.fold(of(&parts.operands, &Tied::Operand), u64::saturating_add);
+    let rows = parts.rows.as_ref().map_or(0, |(_, part)| operations(&part.kernel));
+    [in_loads, of(&parts.results, &Tied::Result).saturating_add(rows)]
 }
 
 /// How many loads of expressions gather the lanes of a vector, along which this is the variable, beside one, as the program has it.

@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
+use tilefuse_block::Program;
 
 use super::axes::row_major_order;
 use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::groups::{Groups, Rules};
+use super::ir::PlanError;
 use crate::block_kernel::{BlockKernel, Declined, Layout, Tied};
-use crate::epilogue::{LoopAxis, Part, Rewrite, domain, rewrite};
+use crate::epilogue::{LoopAxis, Part, Rewrite, Uses, domain, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, Kernel, Refusal, Space, build};
-use crate::place::{Strides, operand_place};
+use crate::place::{Alignments, Strides, operand_place};
 use crate::types::{Device, Dims, row_major};
 
 impl Groups {
@@ -26,15 +28,17 @@ impl Groups {
                 Some(Err(reason)) => {
                     self.refused.insert(id, reason.clone());
                 }
-                Some(Ok(block)) => match self.build_block(&[id], block, &[id], rules) {
-                    Ok(built) => {
-                        self.block_kernels.insert(id, built);
+                Some(Ok(block)) => {
+                    match self.build_block(&[id], (block, &uses(&block.program).into()), &[id], rules) {
+                        Ok(built) => {
+                            self.block_kernels.insert(id, built);
+                        }
+                        Err(refusal) => {
+                            let why = Declined::new(refusal.to_string(), refusal.remedy());
+                            self.refused.insert(id, why);
+                        }
                     }
-                    Err(refusal) => {
-                        let why = Declined::new(refusal.to_string(), refusal.remedy());
-                        self.refused.insert(id, why);
-                    }
-                },
+                }
             }
         }
     }
@@ -43,7 +47,7 @@ impl Groups {
     fn build_block(
         &self,
         calls: &[NodeId],
-        block: &Arc<BlockKernel>,
+        (block, uses): (&Arc<BlockKernel>, &Arc<[Uses]>),
         nodes: &[NodeId],
         rules: Rules<'_>,
     ) -> Result<BuiltBlock, Refusal> {
@@ -95,21 +99,33 @@ impl Groups {
             materialized.push((value, self.is_materialized(value, &inside)));
         }
         let parts = Rewrite {
-            kernel: block,
-            operands: &operands,
-            bases: &bases,
-            results: &results,
-            rows: rows.as_ref().map(|part| (stored_at, part)),
-            materialized: &materialized,
+            kernel: Arc::clone(block),
+            uses: Arc::clone(uses),
+            operands,
+            bases,
+            results,
+            rows: rows.map(|part| (stored_at, part)),
+            materialized,
         };
-        let align = |v: ValueRef| rules.alignments.of(&self.graph.node(v.node).op);
-        let (mut program, buffers) = rewrite("block", &parts, &align)?;
-        if let &[id] = calls {
+        let buffers = parts.check()?;
+        let cost = self.block_cost(calls, &parts, &buffers, rules.profile);
+        Ok(BuiltBlock { calls: SmallVec::from_slice(calls), parts: Arc::new(parts), buffers, cost })
+    }
+
+    /// The program of a block kernel with its neighbours under a name, which no pass has seen.
+    pub(super) fn block_program(
+        &self,
+        block: &BuiltBlock,
+        name: String,
+        alignments: &Alignments,
+    ) -> Result<Program, PlanError> {
+        let align = |v: ValueRef| alignments.of(&self.graph.node(v.node).op);
+        let program = block.parts.program(name, &align);
+        let mut program = program.map_err(|refusal| self.alone(block.calls[0], refusal))?;
+        if let &[id] = &block.calls[..] {
             program.locate(self.graph.loc(id));
         }
-        let cost = self.block_cost(calls, &parts, &buffers, rules.profile);
-        let calls = SmallVec::from_slice(calls);
-        Ok(BuiltBlock { calls, kernel: Arc::clone(block), program, buffers, bases, cost })
+        Ok(program)
     }
 
     /// The operands of calls, one call's after the other's.
@@ -351,10 +367,10 @@ impl Groups {
         nodes: &[NodeId],
         rules: Rules<'_>,
     ) -> Result<BuiltBlock, Refusal> {
-        if block.kernel.neighbours_do_not_fit {
+        if block.kernel().neighbours_do_not_fit {
             return Err(BlockRefusal::Tiles.into());
         }
-        self.build_block(&block.calls, &block.kernel, nodes, rules)
+        self.build_block(&block.calls, (&block.parts.kernel, &block.parts.uses), nodes, rules)
     }
 
     /// Two block kernels as one, with these nodes in its loads and stores.
@@ -374,7 +390,7 @@ impl Groups {
         }
         // Later ones are of the operator that each comes from.
         let located = blocks.map(|block| {
-            let mut kernel = BlockKernel::clone(&block.kernel);
+            let mut kernel = block.kernel().clone();
             if let &[id] = &block.calls[..] {
                 kernel.program.locate(self.graph.loc(id));
             }
@@ -387,6 +403,7 @@ impl Groups {
             self.results_of(first).len(),
             rules.profile.launch_us,
         )?;
-        self.build_block(&calls, &Arc::new(kernel), nodes, rules)
+        let uses = uses(&kernel.program).into();
+        self.build_block(&calls, (&Arc::new(kernel), &uses), nodes, rules)
     }
 }

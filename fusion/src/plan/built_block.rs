@@ -9,6 +9,7 @@ use tilefuse_block::passes::{PassError, optimize_for_grid};
 use super::cost::Cost;
 use super::ir::{KernelKind, KernelStep, PlanError};
 use crate::block_kernel::BlockKernel;
+use crate::epilogue::Rewrite;
 use crate::graph::{NodeId, ValueRef};
 
 /// A block kernel with what was merged into it.
@@ -16,12 +17,9 @@ use crate::graph::{NodeId, ValueRef};
 pub(super) struct BuiltBlock {
     /// The calls that it computes: its operands and results are theirs, one call's after the other's.
     pub(super) calls: SmallVec<[NodeId; 1]>,
-    pub(super) kernel: Arc<BlockKernel>,
-    /// The kernel's program with what was merged into it.
-    pub(super) program: Program,
+    /// The kernel and what was merged into it.
+    pub(super) parts: Arc<Rewrite>,
     pub(super) buffers: Vec<(ValueRef, bool)>,
-    /// Values whose memory it reads at strides.
-    pub(super) bases: Vec<Option<ValueRef>>,
     pub(super) cost: Cost,
 }
 
@@ -32,18 +30,18 @@ impl BuiltBlock {
             program,
             grid: self.grid().map(u64::from),
             buffers: self.buffers.clone(),
-            checks: self.kernel.checks,
+            checks: self.kernel().checks,
             in_place: Vec::new(),
             nodes: nodes.to_vec(),
-            kind: KernelKind::Block(self.kernel.kind),
+            kind: KernelKind::Block(self.kernel().kind),
             tiling: None,
-            schedule: self.kernel.schedule.clone(),
+            schedule: self.kernel().schedule.clone(),
             tuned: None,
             bytes_read: self.cost.bytes_read,
             bytes_written: self.cost.bytes_written,
             flops: self.cost.flops,
             predicted_us: self.cost.us,
-            note: self.kernel.note.clone(),
+            note: self.kernel().note.clone(),
             parts: Vec::new(),
             horizontal_refusal: None,
         }
@@ -51,17 +49,17 @@ impl BuiltBlock {
 
     /// The values that must be in memory because it reads them at strides.
     pub(super) fn strided(&self) -> impl Iterator<Item = ValueRef> + '_ {
-        self.bases.iter().copied().flatten()
+        self.parts.bases.iter().copied().flatten()
     }
 
     /// Its grid.
     pub(super) fn grid(&self) -> [u32; 3] {
-        self.kernel.grid
+        self.kernel().grid
     }
 
-    /// The program under a name, which no pass has seen.
-    pub(super) fn program(&self, name: String) -> Program {
-        Program { name, ..self.program.clone() }
+    /// The kernel, without what was merged into it.
+    pub(super) fn kernel(&self) -> &BlockKernel {
+        &self.parts.kernel
     }
 
     /// What a program becomes for the grid.

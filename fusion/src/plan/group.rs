@@ -48,7 +48,7 @@ impl Groups {
         Ok(())
     }
 
-    fn alone(&self, id: NodeId, refusal: Refusal) -> PlanError {
+    pub(super) fn alone(&self, id: NodeId, refusal: Refusal) -> PlanError {
         PlanError::Alone { node: self.label(id), refusal }
     }
 

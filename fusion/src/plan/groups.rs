@@ -251,7 +251,7 @@ impl std::fmt::Display for Groups {
             match &unit.kernel {
                 None => write!(f, "  {at}: libtorch: {nodes}")?,
                 Some(UnitKernel::Block(block)) => {
-                    write!(f, "  {at}: {} kernel: {nodes}", KernelKind::Block(block.kernel.kind))?
+                    write!(f, "  {at}: {} kernel: {nodes}", KernelKind::Block(block.kernel().kind))?
                 }
                 Some(UnitKernel::Generated(built)) => {
                     write!(f, "  {at}: {}: {nodes}", described(built))?;

@@ -54,7 +54,7 @@ impl Groups {
             steps.push(Step::from(match &unit.kernel {
                 None => StepKind::Extern(self.extern_step(unit.nodes[0])),
                 Some(UnitKernel::Block(block)) => {
-                    StepKind::Kernel(self.block_step(unit, block, &mut programs, &mut known)?)
+                    StepKind::Kernel(self.block_step(unit, block, rules, &mut programs, &mut known)?)
                 }
                 Some(UnitKernel::Generated(built)) => {
                     StepKind::Kernel(self.kernel_step(unit, built, rules, &mut programs, &mut known)?)
@@ -118,10 +118,11 @@ impl Groups {
         &self,
         unit: &Unit,
         block: &BuiltBlock,
+        rules: Rules<'_>,
         programs: &mut Vec<Program>,
         known: &mut Known,
     ) -> Result<KernelStep, PlanError> {
-        let program = block.program(self.kernel_name(&unit.nodes));
+        let program = self.block_program(block, self.kernel_name(&unit.nodes), rules.alignments)?;
         // Layers that are alike have one program, which passes see once.
         let key = (Some(block.grid()), program);
         let program = match known.get(&key) {
