@@ -40,6 +40,11 @@ const MAX_SEARCHED: usize = 64;
 /// instance, and with so few that a tile holds them whole.
 pub(super) fn divided(graph: &Graph, profile: &Profile) -> SmallVec<[Graph; 2]> {
     let mut forms: SmallVec<[Graph; 2]> = SmallVec::new();
+    let reductions = reductions(graph);
+    let mut columns = reductions.iter().filter(|(_, dims, shape)| leading(dims, shape).is_some());
+    if !columns.any(|columns| reductions.iter().any(|rows| are_crossed(columns, rows))) {
+        return forms;
+    }
     // On a GPU an instance walks along its rows.
     let elements: &[i64] =
         if profile.machine.is_gpu() { &[i64::MAX] } else { &[i64::MAX, MAX_RESIDENT_ELEMENTS] };
@@ -54,15 +59,12 @@ pub(super) fn divided(graph: &Graph, profile: &Profile) -> SmallVec<[Graph; 2]> 
 
 /// Divides them into instances of at most so many elements. Whether there were any.
 pub(super) fn divide_columns(graph: &mut Graph, profile: &Profile, elements: i64) -> bool {
-    let reductions: Vec<(NodeId, SmallVec<[u8; 6]>, Dims)> =
-        graph.ids().filter_map(|id| of(graph, id)).collect();
+    let reductions = reductions(graph);
     let mut any = false;
-    for (id, dims, shape) in &reductions {
+    for columns in &reductions {
+        let (id, dims, shape) = columns;
         let Some(rows) = leading(dims, shape) else { continue };
-        let across = |other: &(NodeId, SmallVec<[u8; 6]>, Dims)| {
-            let complement = (0..shape.len() as u8).filter(|d| !dims.contains(d));
-            other.2 == *shape && other.1.iter().copied().eq(complement) && share(graph, *id, other.0)
-        };
+        let across = |other: &Reduced| are_crossed(columns, other) && share(graph, *id, other.0);
         let cols = shape.iter().product::<i64>() / rows.max(1);
         let most = MAX_ROWS.min(elements / cols.max(1));
         let Some(each) = rows_of_instance(rows, most, profile) else { continue };
@@ -73,7 +75,20 @@ pub(super) fn divide_columns(graph: &mut Graph, profile: &Profile, elements: i64
     any
 }
 
-fn of(graph: &Graph, id: NodeId) -> Option<(NodeId, SmallVec<[u8; 6]>, Dims)> {
+/// A reduction, its dimensions and the shape of its operand.
+type Reduced = (NodeId, SmallVec<[u8; 6]>, Dims);
+
+fn reductions(graph: &Graph) -> Vec<Reduced> {
+    graph.ids().filter_map(|id| of(graph, id)).collect()
+}
+
+/// Whether a reduction is of the dimensions of a shape that another one leaves.
+fn are_crossed((_, dims, shape): &Reduced, (_, others, other): &Reduced) -> bool {
+    let complement = (0..shape.len() as u8).filter(|d| !dims.contains(d));
+    other == shape && others.iter().copied().eq(complement)
+}
+
+fn of(graph: &Graph, id: NodeId) -> Option<Reduced> {
     let Op::Reduce { dims, .. } = &graph.node(id).op else { return None };
     let operand = *graph.operands(id).first()?;
     let mut dims: SmallVec<[u8; 6]> = dims.iter().copied().collect();
