@@ -93,7 +93,8 @@ impl Groups {
         }
         let units = [a, b].into_iter().filter_map(|unit| self.units[unit].as_ref());
         let mut nodes: Vec<NodeId> = units.flat_map(|unit| &unit.nodes).copied().collect();
-        nodes.sort_unstable_by_key(|n| self.rank[n]);
+        // The nodes of each are in order.
+        nodes.sort_by_key(|n| self.rank[n]);
         let (fused, rewrite) = match (first, second) {
             (UnitKernel::Block(_), _) => (Verdict::Epilogue, "epilogue"),
             (_, UnitKernel::Block(_)) => (Verdict::Prologue, "prologue"),
