@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use indexmap::IndexMap;
 use petgraph::Direction;
-use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::stable_graph::{EdgeReference, NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use tilefuse_block::{Literal, Loc, ScalarFn};
@@ -383,12 +383,16 @@ impl Graph {
 
     /// Operands in order.
     pub fn operands(&self, id: NodeId) -> SmallVec<[ValueRef; 4]> {
-        let mut found: SmallVec<[(u16, ValueRef); 4]> = self
-            .nodes
-            .edges_directed(id, Direction::Incoming)
-            .map(|e| (e.weight().operand, ValueRef { node: e.source(), out: e.weight().out }))
-            .collect();
-        found.sort_unstable_by_key(|&(position, _)| position);
+        let edges = self.nodes.edges_directed(id, Direction::Incoming);
+        let of = |e: EdgeReference<'_, Edge>| {
+            (e.weight().operand, ValueRef { node: e.source(), out: e.weight().out })
+        };
+        let mut found: SmallVec<[(u16, ValueRef); 4]> = edges.map(of).collect();
+        // The last edge comes first, as a rule of the last operand.
+        found.reverse();
+        if !found.is_sorted_by_key(|&(position, _)| position) {
+            found.sort_unstable_by_key(|&(position, _)| position);
+        }
         found.into_iter().map(|(_, value)| value).collect()
     }
 

@@ -3,8 +3,9 @@
 //! An expression is `constant + Σ coefficient · atom`, where an atom is a variable, a floor quotient or a floor
 //! remainder of an expression by a positive constant. Expressions are interned, so equal ones are identical.
 
+use indexmap::IndexSet;
 use num_integer::gcd;
-use rustc_hash::FxHashMap;
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 /// A loop variable; it runs from 0 to its extent, exclusive.
@@ -27,7 +28,7 @@ pub enum Atom {
 }
 
 /// `constant + Σ coefficient · atom`, atoms ascending, coefficients not 0.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Linear {
     /// The terms.
     pub terms: SmallVec<[(Atom, i64); 4]>,
@@ -35,13 +36,19 @@ pub struct Linear {
     pub constant: i64,
 }
 
+impl Clone for Linear {
+    /// Terms are copied at once, which the clone of a `SmallVec` does one by one.
+    fn clone(&self) -> Linear {
+        Linear { terms: SmallVec::from_slice(&self.terms), constant: self.constant }
+    }
+}
+
 /// An arena of expressions over a list of variables.
 #[derive(Clone, Debug, Default)]
 pub struct Indices {
     extents: Vec<i64>,
-    exprs: Vec<Linear>,
+    exprs: IndexSet<Linear, FxBuildHasher>,
     ranges: Vec<(i64, i64)>,
-    interned: FxHashMap<Linear, Expr>,
 }
 
 impl Indices {
@@ -228,22 +235,28 @@ impl Indices {
 
     fn intern(&mut self, mut linear: Linear) -> Expr {
         self.recombine(&mut linear);
-        if let Some(&known) = self.interned.get(&linear) {
-            return known;
+        let (at, is_new) = self.exprs.insert_full(linear);
+        if is_new {
+            self.ranges.push(self.range_of(&self.exprs[at]));
         }
-        let range = self.range_of(&linear);
-        let expr = Expr(self.exprs.len() as u32);
-        self.exprs.push(linear.clone());
-        self.ranges.push(range);
-        self.interned.insert(linear, expr);
-        expr
+        Expr(at as u32)
     }
 
     fn combine(&mut self, a: Expr, b: Expr, factor: i64) -> Expr {
+        if factor == 0 || self.is_zero(b) {
+            return a;
+        }
+        if factor == 1 && self.is_zero(a) {
+            return b;
+        }
         let mut sum = self.linear(a).clone();
-        let other = self.linear(b).clone();
-        add_into(&mut sum, &other, factor);
+        add_into(&mut sum, self.linear(b), factor);
         self.intern(sum)
+    }
+
+    fn is_zero(&self, expr: Expr) -> bool {
+        let linear = self.linear(expr);
+        linear.terms.is_empty() && linear.constant == 0
     }
 
     /// Rewrites `k·d·(x div d) + k·(x mod d)` to `k·x`, and `k·d·((x mod n·d) div d) + k·(x mod d)` to `k·(x mod n·d)`, until
