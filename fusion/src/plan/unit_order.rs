@@ -42,7 +42,8 @@ impl Sequence {
         let (first, second) = if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
         let end = self.position[second];
         let mut after = FxHashSet::default();
-        let mut stack = vec![first];
+        // Neighbours have nothing between them.
+        let mut stack = if self.position[first] + 1 < end { vec![first] } else { Vec::new() };
         while let Some(at) = stack.pop() {
             for user in users(at).into_iter().filter(|&user| user != first) {
                 if user == second && at != first {
