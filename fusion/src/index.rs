@@ -8,6 +8,11 @@ use num_integer::gcd;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
+use crate::types::Dims;
+
+/// Expressions that there is room for to begin with.
+const MIN_CAPACITY: usize = 32;
+
 /// A loop variable; it runs from 0 to its extent, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Var(pub u32);
@@ -54,7 +59,8 @@ pub struct Indices {
 impl Indices {
     /// An arena with variables of these extents (each at least 1).
     pub fn new(extents: &[i64]) -> Indices {
-        Indices { extents: extents.to_vec(), ..Indices::default() }
+        let exprs = IndexSet::with_capacity_and_hasher(MIN_CAPACITY, FxBuildHasher);
+        Indices { extents: extents.to_vec(), exprs, ..Indices::default() }
     }
 
     /// Adds a variable of this extent.
@@ -152,12 +158,21 @@ impl Indices {
 
     /// The row-major position of an index in a shape.
     pub fn linearize(&mut self, index: &[Expr], shape: &[i64]) -> Expr {
-        let mut position = self.constant(0);
-        for (&i, &n) in index.iter().zip(shape) {
-            position = self.scale(position, n);
-            position = self.add(position, i);
+        let shape = &shape[..index.len().min(shape.len())];
+        let mut weights = Dims::from_elem(1, shape.len());
+        for d in (1..shape.len()).rev() {
+            weights[d - 1] = weights[d].saturating_mul(shape[d]);
         }
-        position
+        self.weighted_sum(index, &weights)
+    }
+
+    /// The sum of expressions, each times a weight.
+    pub fn weighted_sum(&mut self, exprs: &[Expr], weights: &[i64]) -> Expr {
+        let mut sum = Linear { terms: SmallVec::new(), constant: 0 };
+        for (&expr, &weight) in exprs.iter().zip(weights) {
+            add_into(&mut sum, self.linear(expr), weight);
+        }
+        self.intern(sum)
     }
 
     /// The index in a shape of a row-major position.

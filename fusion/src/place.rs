@@ -21,7 +21,7 @@ pub fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
 
 /// Whether strides address every element once without gaps.
 pub(crate) fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
-    let mut dims: Vec<(i64, i64)> =
+    let mut dims: SmallVec<[(i64, i64); 6]> =
         shape.iter().zip(strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (s, n)).collect();
     dims.sort_unstable();
     let mut expected = 1;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, Loc, ScalarFn};
 
@@ -89,6 +89,8 @@ pub fn build(
     let reference = domain.reference(&mut indices, &group.space.shape);
     let mut kernel = Kernel { reduced: domain.reduced.clone(), ..Kernel::default() };
     kernel.mix_order = domain.mix_order(group)?;
+    // Each node has an expression, and what it reads another.
+    let capacity = 2 * group.nodes.len();
     let mut builder = Builder {
         graph,
         group,
@@ -96,9 +98,9 @@ pub fn build(
         kernel,
         indices,
         reference,
-        interned: FxHashMap::default(),
+        interned: FxHashMap::with_capacity_and_hasher(capacity, FxBuildHasher),
         loc: Loc::UNKNOWN,
-        memo: FxHashMap::default(),
+        memo: FxHashMap::with_capacity_and_hasher(capacity, FxBuildHasher),
         reduces: FxHashMap::default(),
         buffers: FxHashMap::default(),
     };
@@ -270,19 +272,19 @@ impl Builder<'_> {
     fn compute(&mut self, value: ValueRef, index: &[Expr], valid: Option<KExpr>) -> Result<KExpr, Refusal> {
         let graph = self.graph;
         let node = graph.node(value.node);
-        let operands = graph.operands(value.node);
+        let operands = || graph.operands(value.node);
         match &node.op {
             Op::Scalar(literal) => Ok(self.constant(*literal)),
             Op::Iota { dim } => {
                 let elem = graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
                 Ok(self.intern(KNode::Index(index[usize::from(*dim)], elem)))
             }
-            Op::View(view) => self.view(view, value, operands[0], index, valid),
+            Op::View(view) => self.view(view, value, operands()[0], index, valid),
             _ if !self.group.contains(value.node) => self.load(value, index, valid, None),
-            Op::Map(function) => self.map(*function, value, &operands, index, valid),
-            Op::Cast => self.convert(value, operands[0], index, valid),
-            Op::Concat { dim } => self.concat(usize::from(*dim), &operands, index, valid),
-            Op::Gather { dim } => self.gather(usize::from(*dim), &operands, index, valid),
+            Op::Map(function) => self.map(*function, value, &operands(), index, valid),
+            Op::Cast => self.convert(value, operands()[0], index, valid),
+            Op::Concat { dim } => self.concat(usize::from(*dim), &operands(), index, valid),
+            Op::Gather { dim } => self.gather(usize::from(*dim), &operands(), index, valid),
             Op::Reduce { combine, dims } => self.reduce(value, *combine, dims, index),
             Op::Input(_) | Op::Param(_) | Op::Const(_) => self.load(value, index, valid, None),
             Op::Contract(_) => Err(Refusal::Extern(String::from("contract"))),
@@ -394,11 +396,7 @@ impl Builder<'_> {
     }
 
     fn address(&mut self, index: &[Expr], strides: &[i64]) -> Expr {
-        let mut addr = self.indices.constant(0);
-        for (&i, &s) in index.iter().zip(strides) {
-            addr = self.indices.add_scaled(addr, i, s);
-        }
-        addr
+        self.indices.weighted_sum(index, strides)
     }
 
     fn cast(&mut self, value: KExpr, to: Elem) -> KExpr {

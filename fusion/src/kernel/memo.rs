@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, Loc, ScalarFn};
 
@@ -118,12 +118,14 @@ impl Classes {
     /// The key of a group's kernel over a domain, and what its numbers stand for. `None` where a call is among its nodes, or one of another
     /// graph.
     fn key(&self, graph: &Graph, group: &Group, domain: Option<&Domain>) -> Option<(Key, Names)> {
+        // Each node of the group, and about as many that these read.
+        let capacity = 2 * group.nodes.len();
         let mut walk = Walk {
             classes: self,
             graph,
             group,
-            numbers: FxHashMap::default(),
-            tokens: Vec::new(),
+            numbers: FxHashMap::with_capacity_and_hasher(capacity, FxBuildHasher),
+            tokens: Vec::with_capacity(8 * capacity),
             names: Names::default(),
         };
         for &root in &group.roots {
