@@ -227,15 +227,18 @@ fn rename(kernel: &mut Kernel, from: &Names, to: &Names) {
     }
 }
 
+/// What was made of the kernel of a group with such names.
+type Made<T> = (Names, Result<T, Refusal>);
+
 /// What was made of the kernels of groups, by their keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Memo<T> {
-    known: RefCell<FxHashMap<Key, (Names, Result<T, Refusal>)>>,
+    known: Box<RefCell<FxHashMap<Key, Made<T>>>>,
 }
 
 impl<T> Default for Memo<T> {
     fn default() -> Memo<T> {
-        Memo { known: RefCell::default() }
+        Memo { known: Box::default() }
     }
 }
 
