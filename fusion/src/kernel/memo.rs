@@ -23,9 +23,12 @@ use crate::types::TensorType;
 /// What a kernel depends on of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Operator {
-    /// One whose results are in memory, and whether these are a parameter.
+    /// One whose results are read from memory: whether these are a parameter, whether kernels write them, and the type that they were
+    /// converted from.
     Memory {
         is_param: bool,
+        is_written: bool,
+        from: Option<Elem>,
     },
     /// One that has no expression.
     Call,
@@ -44,8 +47,7 @@ enum Operator {
 impl Operator {
     fn of(graph: &Graph, id: NodeId, operands: &[ValueRef]) -> Operator {
         match &graph.node(id).op {
-            Op::Param(_) => Operator::Memory { is_param: true },
-            Op::Input(_) | Op::Const(_) => Operator::Memory { is_param: false },
+            Op::Input(_) | Op::Param(_) | Op::Const(_) => Operator::in_memory(graph, id, operands),
             Op::Aten(_) | Op::Kernel(_) => Operator::Call,
             Op::Scalar(literal) => Operator::Scalar(*literal),
             Op::Map(function) => Operator::Map(*function),
@@ -56,6 +58,19 @@ impl Operator {
             Op::Reduce { combine, dims } => Operator::Reduce(*combine, dims.clone()),
             Op::Gather { dim } => Operator::Gather(*dim),
             Op::Contract(_) => Operator::Contract,
+        }
+    }
+
+    /// What a kernel that reads its results depends on.
+    fn in_memory(graph: &Graph, id: NodeId, operands: &[ValueRef]) -> Operator {
+        let op = &graph.node(id).op;
+        let is_recorded =
+            matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Kernel(_));
+        let from = operands.first().filter(|_| matches!(op, Op::Cast));
+        Operator::Memory {
+            is_param: matches!(op, Op::Param(_)),
+            is_written: !is_recorded,
+            from: from.and_then(|&from| graph.ty(from).dtype.elem()),
         }
     }
 }
@@ -78,7 +93,10 @@ pub(crate) struct Classes {
 
 #[derive(Clone, Debug)]
 struct Classified {
+    /// Where its results are computed.
     class: u32,
+    /// Where they are read from memory.
+    in_memory: u32,
     is_call: bool,
     /// Whether any kernel computes it for itself.
     is_inlined: bool,
@@ -101,16 +119,18 @@ impl Classes {
             let operator = Operator::of(graph, id, &operands);
             let is_call = operator == Operator::Call || operator == Operator::Contract;
             let is_inlined = matches!(operator, Operator::View(_) | Operator::Scalar(_) | Operator::Iota(_));
-            let class = Class {
-                operator,
-                operands: operands.len(),
-                outs: graph.node(id).outs.clone(),
-                updates: updates.remove(&id).unwrap_or_default(),
-            };
-            let next = known.len() as u32;
-            let class = *known.entry(class).or_insert(next);
+            let outs = graph.node(id).outs.clone();
+            let updates = updates.remove(&id).unwrap_or_default();
+            let in_memory = Operator::in_memory(graph, id, &operands);
+            let in_memory =
+                Class { operator: in_memory, operands: 0, outs: outs.clone(), updates: updates.clone() };
+            let class = Class { operator, operands: operands.len(), outs, updates };
+            let [class, in_memory] = [class, in_memory].map(|class| {
+                let next = known.len() as u32;
+                *known.entry(class).or_insert(next)
+            });
             nodes.resize(nodes.len().max(id.index() + 1), None);
-            nodes[id.index()] = Some(Classified { class, is_call, is_inlined, operands });
+            nodes[id.index()] = Some(Classified { class, in_memory, is_call, is_inlined, operands });
         }
         Classes { nodes }
     }
@@ -177,10 +197,12 @@ impl Walk<'_> {
             return None;
         }
         let loc = self.group.nodes.contains(&value.node).then(|| self.loc(self.graph.loc(value.node)));
-        self.tokens.extend([node.class, u32::from(is_inside), loc.map_or(0, |number| 1 + number)]);
+        let is_computed = is_inside || node.is_inlined;
+        let class = if is_computed { node.class } else { node.in_memory };
+        self.tokens.extend([class, u32::from(is_inside), loc.map_or(0, |number| 1 + number)]);
         let stored = self.graph.results(value.node).map(|result| u32::from(self.group.is_stored(result)));
         self.tokens.extend(stored);
-        if is_inside || node.is_inlined {
+        if is_computed {
             for &operand in &node.operands {
                 self.value(operand)?;
             }
@@ -262,5 +284,90 @@ impl<T: Named> Memo<T> {
         let made = make();
         self.known.borrow_mut().insert(key, (names, made.clone()));
         made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use rustc_hash::FxHashSet;
+
+    use super::*;
+    use crate::kernel::{Layouts, collapse};
+    use crate::parse_graph;
+    use crate::types::Dims;
+
+    const GRAPH: &str = r#"graph {
+      origin 0 "aten::add #0"
+      origin 1 "aten::tanh #1"
+      origin 2 "aten::add #2"
+      origin 3 "aten::tanh #3"
+      %0 = input 0 : f32[4,8]
+      %1 = input 1 : f32[4,8]
+      %2 = map add(%0, %1) : f32[4,8] @0
+      %3 = map tanh(%2) : f32[4,8] @1
+      %4 = map add(%3, %1) : f32[4,8] @2
+      %5 = map tanh(%4) : f32[4,8] @3
+      %6 = map add(%5, %1) : f32[4,8] @0
+      %7 = map tanh(%6) : f32[4,8] @1
+      %8 = map add(%7, %7) : f32[4,8] @2
+      %9 = map tanh(%8) : f32[4,8] @3
+      outputs %9
+    }"#;
+
+    struct Recorded<'a>(&'a Graph);
+
+    impl Layouts for Recorded<'_> {
+        fn strides(&self, value: ValueRef) -> (Dims, i64) {
+            let ty = self.0.ty(value);
+            (ty.strides.clone(), ty.numel())
+        }
+    }
+
+    /// The group of two nodes, of which the second is stored.
+    fn group(graph: &Graph, nodes: [usize; 2]) -> Group {
+        let nodes = nodes.map(NodeId::new);
+        let root = ValueRef::from(nodes[1]);
+        Group {
+            nodes: nodes.into_iter().collect(),
+            transparent: Arc::default(),
+            roots: vec![root],
+            stored: FxHashSet::from_iter([root]),
+            materialized: Arc::default(),
+            space: Space::parallel(graph.ty(root).shape.clone()),
+        }
+    }
+
+    #[test]
+    fn groups_that_are_alike_have_one_kernel_with_names_of_their_own() {
+        let graph = parse_graph(GRAPH).unwrap();
+        let (classes, memo) = (Classes::of(&graph), Memo::default());
+        let made = Cell::new(0);
+        for (nodes, so_far) in [([4, 5], 1), ([6, 7], 1), ([8, 9], 2)] {
+            let group = group(&graph, nodes);
+            let build = || collapse(&graph, &group, &Recorded(&graph));
+            let make = || {
+                made.set(made.get() + 1);
+                build()
+            };
+            let kernel = memo.get((&classes, &graph), &group, None, make).unwrap();
+            assert_eq!(format!("{kernel:?}"), format!("{:?}", build().unwrap()));
+            assert_eq!(made.get(), so_far);
+        }
+    }
+
+    #[test]
+    fn what_is_stored_tells_groups_apart() {
+        let graph = parse_graph(GRAPH).unwrap();
+        let classes = Classes::of(&graph);
+        let [mut a, b] = [[4, 5], [6, 7]].map(|nodes| group(&graph, nodes));
+        let key = |group: &Group| classes.key(&graph, group, None).unwrap().0;
+        assert_eq!(key(&a), key(&b));
+        a.stored.insert(NodeId::new(4).into());
+        assert_ne!(key(&a), key(&b));
     }
 }
