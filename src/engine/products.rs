@@ -355,7 +355,7 @@ static KNOWN: Remembered<(f64, f64)> =
 /// How many processes tried to measure the products of a plan, [`MAX_ATTEMPTS`] where one of them measured all that it chose, and what
 /// these say of others.
 static PLANS: Remembered<(u32, Measured)> = Remembered::new(
-    |what| Key::new(what, &HostOptions::default().fingerprint(), "plans of products 2"),
+    |what| Key::new(what, &HostOptions::default().fingerprint(), "plans of products 3"),
     |_| true,
 );
 
@@ -457,7 +457,9 @@ mod tests {
                 });
             }
             let mut measuring = foreseen(&graph, &profile);
-            measuring.begin(&profile);
+            if measuring.attempts < MAX_ATTEMPTS {
+                measuring.begin(&profile);
+            }
             let mut judged: FxHashMap<String, Vec<Option<Times>>> = FxHashMap::default();
             choose(&graph, &profile, &mut |candidate| {
                 let times = measuring.measure(candidate, &profile);
