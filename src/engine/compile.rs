@@ -354,16 +354,17 @@ impl<'t> Found<'t> {
     ) -> Result<Context<'a>, Error> {
         let Found { masks, schedules, target } = self;
         let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params, *target)?;
+        let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
         Ok(Context {
             facts: Box::new(masks),
             selection: Selection {
                 products: options.products,
                 constants: prepack.then_some(converted.consts.len() as u32),
-                measure: Box::new(super::products::Measuring::default()),
+                measure: Box::new(super::products::Measuring::within(prepack, most_bytes)),
                 packed: Vec::new(),
             },
             alignments: alignments(trace, converted)?,
-            most_bytes: eager.peak_bytes.saturating_add(options.workspace_bytes),
+            most_bytes,
             tuner: schedules
                 .as_mut()
                 .map(|schedules| -> Box<Tuner<'a>> { Box::new(|tunable| schedules.choose(tunable)) }),

@@ -47,6 +47,8 @@ const MAX_JUDGED_TIME: Duration = Duration::from_millis(100);
 /// operator are judged by the same ones.
 #[derive(Default)]
 pub(crate) struct Measuring {
+    /// What candidates there are for a graph depends on whether weights may be prepacked, and on the bytes that a call may hold.
+    limits: (bool, u64),
     /// What tells the plan from others.
     plan: String,
     /// How many processes tried to measure it.
@@ -101,9 +103,17 @@ fn packs(candidate: &Candidate<'_>) -> [bool; 2] {
     [candidate.template.panels.is_some(), !candidate.template.operand_kernels.is_empty()]
 }
 
+impl Measuring {
+    /// Where weights may be prepacked or not, and a call may hold at most so many bytes.
+    pub(crate) fn within(prepacks: bool, most_bytes: u64) -> Measuring {
+        Measuring { limits: (prepacks, most_bytes), ..Measuring::default() }
+    }
+}
+
 impl Measure for Measuring {
     fn foresees(&mut self, graph: &Graph, profile: &Profile) -> bool {
-        self.plan = PLANS.name(&format!("{:?} {}\n{graph}", profile.machine, device_of(graph)));
+        self.plan =
+            PLANS.name(&format!("{:?} {} {:?}\n{graph}", profile.machine, device_of(graph), self.limits));
         (self.attempts, self.measured) = PLANS.get(&self.plan).unwrap_or_default();
         self.attempts < MAX_ATTEMPTS
     }
@@ -494,6 +504,9 @@ mod tests {
         measuring.foresees(&graph, &profile);
         let plan = measuring.plan.clone();
         let remember = |attempts: u32, measured: Measured| PLANS.put(plan.clone(), &(attempts, measured));
+        let mut other = Measuring::within(true, 0);
+        other.foresees(&graph, &profile);
+        assert_ne!(other.plan, plan);
         remember(0, Measured::default());
         let mut all = foreseen(&graph, &profile).foreseen.all;
         let (budget, requests) = Budget::of(&mut all, &profile);
