@@ -10,6 +10,9 @@ pub(crate) use self::warpgroups::{AttentionShape, ProductShape, Warpgroups};
 /// must not depend on how many threads there are.
 pub(crate) const HOST_PARTS: i64 = 16;
 
+/// What moving a byte to or from the caches takes on a host, in the time of one of memory.
+pub(crate) const CACHED: f64 = 0.25;
+
 /// What a schedule is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Machine {
@@ -133,6 +136,12 @@ impl Profile {
             (self.products.vnni2, self.products.vnni4) = (vnni2 * n, vnni4 * n);
         }
         self
+    }
+
+    /// What moving a byte of what a kernel leaves for others takes, of so many bytes, in the time of one of memory: on a host it lies
+    /// in the caches as far as it fits there.
+    pub(crate) fn left_distance(&self, bytes: u64) -> f64 {
+        if !self.machine.is_gpu() && bytes <= self.cache * self.workers { CACHED } else { 1.0 }
     }
 
     /// A CUDA device with this many multiprocessors and this bandwidth in GB/s.

@@ -82,7 +82,7 @@ impl Candidate<'_> {
         let Some(form) = self.call.contraction().filter(|_| profile.machine.is_gpu()) else { return true };
         form.window.is_some()
             || has_unaligned_rows(self.graph, self.node, form)
-            || has_epilogue(self.graph, self.node, &self.template)
+            || has_epilogue(self.graph, self.node, &self.template, profile.machine)
     }
 
     /// What kernel and call take by the cost model.

@@ -177,7 +177,7 @@ impl<'p> Comparison<'p> {
             own_us: times.generated_us,
             factor: candidate.template.shared_launch,
             conversions_us: 0.0,
-            merged_us: if merges { merged_us(&candidate, self.epilogue_us) } else { 0.0 },
+            merged_us: if merges { merged_us(&candidate, self.profile, self.epilogue_us) } else { 0.0 },
             behind_us: if merges { 0.0 } else { self.epilogue_us },
             call_us: if self.measured { times.library_us } else { self.call_us },
         };
@@ -253,28 +253,27 @@ fn expecting(mut template: Template, us: f64) -> Template {
     template
 }
 
-/// Whether a kernel computes an epilogue for which another one would run behind libtorch's call. On a host a result is in a cache then, and
-/// that takes little.
+/// Whether a kernel computes an epilogue for which another one would run behind libtorch's call.
 fn merges_epilogue(candidate: &Candidate<'_>, profile: &Profile) -> bool {
-    profile.machine.is_gpu()
-        && !candidate.template.kernel.neighbours_do_not_fit
-        && has_epilogue(candidate.graph, candidate.node, &candidate.template)
+    !candidate.template.kernel.neighbours_do_not_fit
+        && has_epilogue(candidate.graph, candidate.node, &candidate.template, profile.machine)
 }
 
-/// What a kernel behind a call takes that computes its epilogue: it reads the result from memory.
+/// What a kernel behind a call takes that computes its epilogue: it reads the result, and writes as much.
 fn behind_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
-    2.0 * candidate.graph.ty(candidate.node.into()).bytes() as f64 / profile.bandwidth / 1000.0
-        + profile.launch_us
+    let bytes = candidate.graph.ty(candidate.node.into()).bytes();
+    let moved = 2.0 * bytes as f64 * profile.left_distance(bytes);
+    moved / profile.bandwidth / 1000.0 + profile.launch_us
 }
 
 /// What the epilogue of a convolution takes in a kernel of ours, of what a kernel behind libtorch's call does. Measured on an H200: 8.8
 /// of 13.5 us for a batch norm and relu behind 64 filters of 3 x 3, 3.4 of 8.9 where one group of warps multiplies while another one
-/// computes it. Those of products are hidden.
-fn merged_us(candidate: &Candidate<'_>, behind_us: f64) -> f64 {
+/// computes it. Those of products are hidden, and a thread of a processor computes as much in either kernel.
+fn merged_us(candidate: &Candidate<'_>, profile: &Profile, behind_us: f64) -> f64 {
     // A kernel that adds partial sums waits for memory.
     let adds = candidate.template.operand_kernels.iter().any(|own| own.computes);
     let share = match candidate.template.kernel.program.warps {
-        _ if adds || !candidate.is_convolution() => 0.0,
+        _ if adds || !candidate.is_convolution() || !profile.machine.is_gpu() => 0.0,
         4 => 0.35,
         _ => 0.65,
     };

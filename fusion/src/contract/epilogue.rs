@@ -4,21 +4,42 @@ use super::call_kernels::Template;
 use crate::block_kernel::{Block, BlockKernel};
 use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::machine::Machine;
+use tilefuse_block::ScalarFn;
 
 /// The most operators that are looked through for an epilogue.
 const MAX_EPILOGUE: usize = 64;
 
-/// The most that one of them may cost, in simple operations: an instance multiplies nothing while it computes its epilogue, and a
-/// division or an exponential of a block takes longer than a kernel that reads memory meanwhile. Measured on an H100: with the
-/// gelu of GPT-2 a product of 8192 x 3072 x 768 takes 17 us longer than with a kernel behind it.
+/// The most that one of them may cost on a GPU, in simple operations: an instance multiplies nothing while it computes its epilogue, and
+/// a division or an exponential of a block takes longer than a kernel that reads memory meanwhile. Measured on an H100: with the gelu of
+/// GPT-2 a product of 8192 x 3072 x 768 takes 17 us longer than with a kernel behind it. A thread of a processor computes it in either
+/// place.
 const MAX_COST: u32 = 4;
+
+/// What an epilogue may be on a machine.
+struct Limits {
+    /// The most that one of its operators may cost, in simple operations.
+    cost: u32,
+    /// The most elements of a block that a thread may have where its rows are reduced.
+    reduced: u64,
+}
+
+impl Limits {
+    fn of(machine: Machine) -> Limits {
+        match machine {
+            Machine::Gpu { .. } => Limits { cost: MAX_COST, reduced: MAX_REDUCED },
+            Machine::Host { .. } => Limits { cost: u32::MAX, reduced: u64::MAX },
+        }
+    }
+}
 
 /// Whether pointwise operators, or reductions of rows that a block of its kernel has, read a call's result and nothing else does,
 /// and no kernel behind them would compute them as well: another reduction's, or one of pointwise operators that need what a later
 /// call computes.
-pub(super) fn has_epilogue(graph: &Graph, node: NodeId, template: &Template) -> bool {
+pub(super) fn has_epilogue(graph: &Graph, node: NodeId, template: &Template, machine: Machine) -> bool {
+    let limits = Limits::of(machine);
     let block = template.kernel.coordinates.iter().find_map(|c| c.block);
-    let block = block.filter(|block| elements_of_thread(&template.kernel, block) <= MAX_REDUCED);
+    let block = block.filter(|block| elements_of_thread(&template.kernel, block) <= limits.reduced);
     let of_rows = |reduce: NodeId| block.is_some_and(|block| reduces_rows(graph, reduce, &block));
     let numel = graph.ty(node.into()).numel();
     if graph.outputs.iter().any(|output| output.node == node) {
@@ -38,20 +59,23 @@ pub(super) fn has_epilogue(graph: &Graph, node: NodeId, template: &Template) -> 
                 _ if inside.contains(&user) => {}
                 Op::View(View::Reshape) if same => inside.push(user),
                 Op::View(View::Permute(_)) if is_conv && value == node => inside.push(user),
-                Op::Map(function) if function.cost() > MAX_COST => return false,
+                Op::Map(function) if function.cost() > limits.cost => return false,
                 Op::Map(_) | Op::Cast if same => {
                     let outside = |v: &ValueRef| !inside.contains(&v.node);
                     let operands = graph.operands(user);
-                    let cheap =
-                        operands.iter().filter(|v| outside(v)).all(|v| is_cheap(graph, v.node, numel));
+                    let cheap = operands
+                        .iter()
+                        .filter(|v| outside(v))
+                        .all(|v| is_cheap(graph, v.node, numel, &limits));
                     if inside.len() >= MAX_EPILOGUE || !cheap {
                         return false;
                     }
                     inside.push(user);
                     computes = true;
                 }
-                // Of an exponential for each element.
-                Op::Reduce { combine: Combiner::MaxSumExp, .. } => return false,
+                Op::Reduce { combine: Combiner::MaxSumExp, .. } if ScalarFn::Exp.cost() > limits.cost => {
+                    return false;
+                }
                 Op::Reduce { .. } if of_rows(user) => computes = true,
                 Op::Map(_) | Op::Cast | Op::Reduce { .. } => return false,
                 _ if value == node => return false,
@@ -82,13 +106,13 @@ fn reduces_rows(graph: &Graph, reduce: NodeId, block: &Block) -> bool {
 
 /// Whether an operand of an epilogue of so many elements is neither what a call computes, which may run later, nor made by expensive
 /// operators, which would become part of the epilogue: but of what is spread over a block a number of elements is computed.
-fn is_cheap(graph: &Graph, node: NodeId, numel: i64) -> bool {
+fn is_cheap(graph: &Graph, node: NodeId, numel: i64, limits: &Limits) -> bool {
     let mut seen = vec![node];
     let mut at = 0;
     while let Some(&node) = seen.get(at) {
         at += 1;
         match graph.node(node).op {
-            Op::Map(function) if function.cost() > MAX_COST && !is_spread(graph, node, numel) => {
+            Op::Map(function) if function.cost() > limits.cost && !is_spread(graph, node, numel) => {
                 return false;
             }
             Op::Map(_) | Op::View(_) | Op::Cast => {

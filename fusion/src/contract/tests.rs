@@ -477,13 +477,39 @@ fn the_slower_one_is_not_used_and_the_plan_says_so() {
     assert!(!chosen(&text, 8.5).0);
     assert_eq!(chosen(&text, 9.0), (false, "measured: 9.0 us generated, 8.0 us in libtorch".to_owned()));
     // A weight that is read once comes from memory in a model, and from the caches where it was measured.
-    let row = |rows: i64, weight: &str| linear("f32", rows, 8, 8).replace("%1 = input 1", weight);
+    let row = |rows: i64, weight: &str| {
+        linear("f32", rows, 8, 8).replace("bias=%2", "bias=None").replace("%1 = input 1", weight)
+    };
     for rows in [1, 2] {
         assert!(chosen(&row(rows, "%1 = param 0"), 8.5).0);
         assert!(!chosen(&row(rows, "%1 = input 1"), 8.5).0);
     }
     assert!(!chosen(&row(3, "%1 = param 0"), 8.5).0);
     assert!(!chosen(&row(1, "%1 = param 0"), 9.0).0);
+}
+
+/// What runs behind libtorch's call reads its result, from memory where that is larger than the caches.
+#[test]
+fn a_kernel_behind_the_call_counts_on_a_host() {
+    let text = "graph {
+      %0 = input 0 : f32[64,16]
+      %1 = input 1 : f32[64,16]
+      %2 = aten::linear(input=%0, weight=%1, bias=None) : f32[64,64]
+      %3 = aten::gelu(self=%2) : f32[64,64]
+      outputs %3
+    }";
+    for (cache, us) in [(1 << 20, 2.3), (1 << 10, 3.4)] {
+        let profile = Profile::host(2).with_cache(cache);
+        let mut graph = primitive(text, &profile);
+        let times = Times { generated_us: 9.0, library_us: 8.0, measured: true };
+        choose_products(&mut graph, &profile, Products::Measured, None, u64::MAX, &mut |_| Some(times));
+        let plan = plan(&graph, &profile).unwrap();
+        let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("{plan}") };
+        let why = format!(
+            "measured: 9.0 us generated, 8.0 us in libtorch and {us} us for a kernel with what is an epilogue of ours"
+        );
+        assert_eq!((plan.steps.len(), kernel.note.as_deref()), (1, Some(&*why)));
+    }
 }
 
 /// A product of an input and a weight, with a bias and a relu behind it.

@@ -10,14 +10,14 @@
 
 use rustc_hash::FxHashSet;
 
-use super::cost::{CACHED, Cost, operations};
+use super::cost::{Cost, operations};
 use super::groups::Groups;
 use crate::block_kernel::Tied;
 use crate::epilogue::{Part, Rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
-use crate::machine::Profile;
+use crate::machine::{CACHED, Profile};
 use crate::place::operand_place;
 
 /// What a load costs that gathers the lanes of a vector, in operations of an element: as many loads as there are lanes, each a quarter of an
@@ -86,12 +86,10 @@ impl Groups {
         }
     }
 
-    /// What moving a byte of a value takes, in the time of one of memory: on a host, what kernels leave for each other lies in the caches
-    /// as far as it fits there.
+    /// What moving a byte of a value takes, in the time of one of memory.
     fn distance(&self, value: ValueRef, profile: &Profile) -> f64 {
         let is_left = !matches!(self.graph.node(value.node).op, Op::Input(_) | Op::Param(_) | Op::Const(_));
-        let fits = self.graph.ty(value).bytes() <= profile.cache * profile.workers;
-        if is_left && fits && !profile.machine.is_gpu() { CACHED } else { 1.0 }
+        if is_left { profile.left_distance(self.graph.ty(value).bytes()) } else { 1.0 }
     }
 
     /// The operands of a kernel's calls that no other kernel computes.

@@ -4,11 +4,8 @@ use rustc_hash::FxHashSet;
 
 use crate::index::Expr;
 use crate::kernel::{KNode, Kernel};
-use crate::machine::Profile;
+use crate::machine::{CACHED, Profile};
 use crate::schedule::{Tiling, Walk};
-
-/// What moving a byte to or from the caches takes on a host, in the time of one of memory.
-pub(super) const CACHED: f64 = 0.25;
 
 /// What a kernel costs.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,10 +1,10 @@
 //! Whether an outer loop pays, and in how large blocks.
 
-use super::super::cost::CACHED;
 use super::super::ir::{LocalBuffer, OuterLoop};
 use super::super::reasons::OuterLoopRefusal;
 use super::division::Division;
 use super::finder::{Finder, KernelGrid};
+use crate::machine::CACHED;
 
 /// Blocks of each thread that even out differences between threads.
 const MIN_BLOCKS_PER_THREAD: u64 = 4;
