@@ -12,7 +12,7 @@
 //!   contraction-forms          contractions                      -> of patches or padded operands, where that pays, on a GPU
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
-//!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where less is copied so
+//!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where that pays
 //!   select-kernels             calls                             -> kernels where they take less time
 //!   prepack-filters            filters copied in each call      -> constants, on a GPU
 //!   drop-aliased-outputs  *    outputs in memory of others       -> these
@@ -48,7 +48,8 @@ use std::time::{Duration, Instant};
 use indexmap::IndexMap;
 
 use crate::contract::{
-    self, Candidate, ComparedForms, Times, choose_counted, contraction_forms, prepack_filters,
+    self, Candidate, ComparedForms, Prices, Times, call_layouts, choose_counted, contraction_forms,
+    prepack_filters,
 };
 use crate::graph::Graph;
 use crate::hints::Hints;
@@ -56,7 +57,6 @@ use crate::lower::{LowerError, lower_counted};
 use crate::machine::Profile;
 use crate::place::Alignments;
 use crate::plan::{self, Early, Groups, Plan, PlanError, Rules, Schedules, Tuner};
-use crate::rewrite::channels_last::library::channels_last;
 use crate::rewrite::gathered_products::gather_products;
 use crate::rewrite::select_attention::{Facts, NoFacts, select_attention};
 use crate::rewrite::select_library::select_library;
@@ -74,7 +74,7 @@ pub struct Context<'a> {
     pub facts: Box<dyn Facts + 'a>,
     /// Which products, convolutions and attention become kernels.
     pub selection: Selection<'a>,
-    /// The forms of contractions that were compared: a result of the pass `contraction-forms`.
+    /// The forms of contractions and calls that were compared: a result of the passes `contraction-forms` and `channels-last`.
     pub forms: Vec<ComparedForms>,
     /// Where the tensors of the model and the caller lie.
     pub alignments: Alignments,
@@ -157,6 +157,11 @@ impl<'a> Context<'a> {
             hints: Hints::default(),
             times: IndexMap::new(),
         }
+    }
+
+    fn prices(&self) -> Prices<'_> {
+        let Selection { products, constants, .. } = &self.selection;
+        Prices { profile: &self.profile, products: *products, prepacks: constants.is_some() }
     }
 
     fn rules(&self) -> Rules<'_> {
@@ -279,7 +284,8 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("contraction-forms", Stage::Primitive, |graph, cx| {
-        cx.forms = contraction_forms(graph, &cx.profile, cx.selection.products, &cx.rewrites);
+        let compared = contraction_forms(graph, cx.prices(), &cx.rewrites);
+        cx.forms.extend(compared);
         Ok(())
     }),
     graph("select-library", Stage::Primitive, |graph, cx| {
@@ -288,7 +294,8 @@ pub const PASSES: &[Pass] = &[
     }),
     graph("simplify-selected", Stage::Primitive, simplified),
     graph("channels-last", Stage::Kernels, |graph, cx| {
-        channels_last(graph, &cx.profile, &cx.rewrites);
+        let compared = call_layouts(graph, cx.prices(), &cx.rewrites);
+        cx.forms.extend(compared);
         Ok(())
     }),
     graph("select-kernels", Stage::Kernels, select_kernels),

@@ -19,8 +19,8 @@
 //! pruning.rs                the likeliest, of which programs are written
 //! ```
 //!
-//! Before contractions are calls, `forms.rs` gives them that of their equivalent forms which is expected to take least on a GPU: products of
-//! patches, padded channels, padded sums.
+//! On a GPU `forms.rs` gives contractions that of their equivalent forms which is expected to take least: before they are calls products of
+//! patches, padded channels and padded sums, and calls of convolutions channels-last.
 //!
 //! `product.rs` reads contractions as batches of `alpha a b + beta c`, of which `windows.rs` says where rows that are windows of images
 //! lie; `operand.rs` says where operands lie, so that a transposed or strided one is read as it is; `prepack.rs` lays out weights in the
@@ -98,10 +98,11 @@ pub use self::call_kernels::{OperandKernel, Template};
 pub use self::candidates::{Candidate, Times};
 use self::choice::Choice;
 pub use self::forms::ComparedForms;
-pub(crate) use self::forms::contraction_forms;
+pub(crate) use self::forms::{call_layouts, contraction_forms};
 pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;
+pub(crate) use self::price::Prices;
 pub use self::repeated_heads::RepeatedHeads;
 use self::target::Target;
 use crate::block_kernel::Declined;

@@ -13,6 +13,7 @@ mod forms;
 mod rates;
 mod rounds;
 
+pub(crate) use self::forms::Prices;
 pub(super) use self::forms::{BLOCK_COLUMNS, ComputedBy, FormWork};
 use super::attention;
 use super::call_kernels::Template;

@@ -13,10 +13,6 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-pub(crate) mod library;
-#[cfg(test)]
-mod tests;
-
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
 use crate::types::{Device, Dims, TensorType, row_major};

@@ -10,10 +10,9 @@
 //! tuple_reductions    reductions that need each other            -> one of tuples
 //! select_attention    contraction, softmax, contraction          -> scaled_dot_product_attention
 //! select_library      contractions                               -> calls of libtorch, or products and their sums
-//! channels_last       convolutions of halves                     -> in channels-last, where less is copied so
 //! ```
 //!
-//! `softmax` finds the softmax that `select_attention` reads.
+//! `softmax` finds the softmax that `select_attention` reads, and `channels_last` gives results of calls that order for whoever chooses it.
 
 pub(crate) mod channels_last;
 pub(crate) mod gathered_products;

@@ -83,6 +83,7 @@ impl FewChannels {
             flops: 2.0 * (out.numel() / filters) as f64 * columns as f64 * depth as f64,
             bytes: copies.iter().sum::<f64>() + written,
             copies: copies.to_vec(),
+            prepackable: Vec::new(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 
-use super::contraction_forms;
+use super::{Prices, contraction_forms};
 use crate::contract::Products;
 use crate::contract::warpgroup_tests::gpu;
 use crate::parse_graph;
@@ -12,7 +12,8 @@ fn check(text: &str, limit: Option<u64>, expected: Expect) {
     let mut graph = parse_graph(text).unwrap();
     let rewrites = Rewrites::at_most(limit);
     rewrites.begin("contraction-forms");
-    let compared = contraction_forms(&mut graph, &gpu(), Products::Predicted, &rewrites);
+    let (profile, products) = (&gpu(), Products::Predicted);
+    let compared = contraction_forms(&mut graph, Prices { profile, products, prepacks: false }, &rewrites);
     let mut found: Vec<String> = compared.iter().map(ToString::to_string).collect();
     found.extend(rewrites.last());
     expected.assert_eq(&found.join("\n"));

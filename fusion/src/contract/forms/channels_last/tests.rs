@@ -1,14 +1,15 @@
 use std::fmt::Write;
 
-use crate::contract::{MatchFailure, Products, choose_products};
+use expect_test::{Expect, expect};
+
+use crate::contract::forms::call_layouts;
+use crate::contract::{ComparedForms, MatchFailure, Prices, Products, choose_products};
 use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
 use crate::pipeline::{plan, primitive};
 use crate::plan::Plan;
+use crate::rewrite::channels_last::ResultLayout;
 use crate::rewrite_limit::Rewrites;
-
-use super::ResultLayout;
-use super::library::channels_last;
 
 fn gpu() -> Profile {
     Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
@@ -46,12 +47,25 @@ fn pointwise(of: u32) -> String {
     )
 }
 
-fn rewritten(text: &str) -> Graph {
-    let profile = gpu();
-    let mut graph = primitive(text, &profile);
-    channels_last(&mut graph, &profile, &Rewrites::default());
+fn compared(
+    text: &str,
+    profile: &Profile,
+    (products, prepacks): (Products, bool),
+) -> (Graph, Vec<ComparedForms>) {
+    let mut graph = primitive(text, profile);
+    let compared = call_layouts(&mut graph, Prices { profile, products, prepacks }, &Rewrites::default());
     crate::verify(&graph).unwrap();
-    graph
+    (graph, compared)
+}
+
+fn rewritten(text: &str) -> Graph {
+    compared(text, &gpu(), (Products::Predicted, false)).0
+}
+
+/// The calls of a graph, and how many of them have results in channels-last where kernels may be ours and where they are libtorch's.
+fn calls_by(text: &str) -> [(usize, usize); 2] {
+    [Products::Predicted, Products::Library]
+        .map(|products| calls(&compared(text, &gpu(), (products, false)).0))
 }
 
 /// The calls of a graph, and how many of them have results in channels-last.
@@ -137,11 +151,21 @@ fn filters_follow_results_that_lie_in_channels_last() {
     assert_eq!(rewritten(&whole).to_string(), primitive(&whole, &gpu()).to_string());
 }
 
-/// cuDNN copies what lies in another order as well.
+/// cuDNN copies what lies in another order as well: a kernel of ours alone takes less.
 #[test]
-fn a_convolution_alone_stays_as_it_is() {
+fn a_convolution_alone_is_in_channels_last_for_a_kernel() {
     let text = graph_of(&[(&conv(0), IMAGES), ("relu(self=%4)", IMAGES)]);
-    assert_eq!(calls(&rewritten(&text)), (1, 0));
+    assert_eq!(calls_by(&text), [(1, 1), (1, 0)]);
+    // No kernel computes transposed ones, or those of channels that are not copied 16 bytes at a time.
+    let transposed = text
+        .replace("conv2d(", "conv_transpose2d.input(")
+        .replace("padding=[1,1], ", "padding=[1,1], output_padding=[0,0], ");
+    let transposed = transposed.replace("dilation=[1,1], groups=1", "groups=1, dilation=[1,1]");
+    assert_eq!(calls_by(&transposed), [(1, 0); 2]);
+    let few = text
+        .replace("%0 = input 0 : bf16[2,16", "%0 = input 0 : bf16[2,12")
+        .replace("16,16,3,3", "16,12,3,3");
+    assert_eq!(calls_by(&few), [(1, 0); 2]);
 }
 
 #[test]
@@ -153,13 +177,13 @@ fn a_processor_keeps_its_own_layouts() {
     ])
     .replace("@cuda:0", "");
     let profile = Profile::host(2);
-    let mut graph = primitive(&text, &profile);
-    let before = graph.to_string();
-    channels_last(&mut graph, &profile, &Rewrites::default());
-    assert_eq!(graph.to_string(), before);
+    let (graph, compared) = compared(&text, &profile, (Products::Predicted, true));
+    assert!(compared.is_empty());
+    assert_eq!(graph.to_string(), primitive(&text, &profile).to_string());
 }
 
-/// A product is as quick as the images lie, so that it alone brings nothing into another order.
+/// A product is as quick as the images lie, so that it alone copies nothing into another order: at most it lets a kernel store its images
+/// for another one.
 #[test]
 fn convolutions_of_one_tap_follow_their_neighbours() {
     let alone = graph_of(&[
@@ -168,35 +192,42 @@ fn convolutions_of_one_tap_follow_their_neighbours() {
         (&pointwise(5), IMAGES),
         ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
     ]);
-    assert_eq!(calls(&rewritten(&alone)), (2, 0));
+    assert_eq!(calls_by(&alone), [(2, 1), (2, 0)]);
     let behind = graph_of(&[
         (&conv(0), IMAGES),
         ("relu(self=%4)", IMAGES),
         (&pointwise(5), IMAGES),
         ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
     ]);
-    assert_eq!(calls(&rewritten(&behind)), (2, 2));
+    assert_eq!(calls_by(&behind), [(2, 2); 2]);
 }
 
-/// Depthwise convolutions follow each other in channels-last where cuDNN has kernels for their filters.
+/// Depthwise convolutions follow each other in channels-last where cuDNN has kernels for their filters, and where that takes more than
+/// starting a kernel that copies the images.
 #[test]
-fn depthwise_convolutions_of_large_filters_stay_as_they_are() {
-    let calls_of = |extent: i64| {
+fn depthwise_convolutions_are_in_channels_last_where_that_saves_more_than_a_copy() {
+    let calls_of = |extent: i64, images: &str| {
+        let channels = images.split(',').nth(1).unwrap();
         let conv = |of: u32| {
             let padding = extent / 2;
             format!(
-                "conv2d(input=%{of}, weight=%2, bias=None, stride=[1,1], padding=[{padding},{padding}], dilation=[1,1], groups=16)"
+                "conv2d(input=%{of}, weight=%2, bias=None, stride=[1,1], padding=[{padding},{padding}], dilation=[1,1], groups={channels})"
             )
         };
         let text = graph_of(&[
             (&conv(0), IMAGES),
             ("relu(self=%4)", IMAGES),
             (&conv(5), IMAGES),
-            ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+            ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "N,C"),
         ]);
-        calls(&rewritten(&text.replace("bf16[16,16,3,3]", &format!("bf16[16,1,{extent},{extent}]"))))
+        let pooled = images.rsplitn(3, ',').last().unwrap();
+        let text = text.replace(IMAGES, images).replace("N,C", pooled);
+        let filters = format!("bf16[{channels},1,{extent},{extent}]");
+        calls(&rewritten(&text.replace("bf16[16,16,3,3]", &filters)))
     };
-    assert_eq!([3, 5, 7, 9].map(calls_of), [(2, 2), (2, 2), (2, 0), (2, 0)]);
+    let of_images = |images: &str| [3, 5, 7, 9].map(|extent| calls_of(extent, images));
+    assert_eq!(of_images("64,144,56,56"), [(2, 2), (2, 2), (2, 0), (2, 0)]);
+    assert_eq!(of_images("2,16,8,8"), [(2, 1), (2, 1), (2, 0), (2, 0)]);
 }
 
 /// A plan says of a call that it is in channels-last, and why it is no kernel.
@@ -241,4 +272,54 @@ fn group_norms_stay_in_channels_last() {
     let text: String = plan.programs.iter().map(ToString::to_string).collect();
     // Positions and a group's channels, which lie next to each other.
     assert_eq!(text.matches("reduce sum").count(), 8, "{text}");
+}
+
+/// What is compared for the calls of a graph.
+fn check(text: &str, how: (Products, bool), expected: Expect) {
+    let compared = compared(text, &gpu(), how).1;
+    let lines: Vec<String> = compared.iter().map(ToString::to_string).collect();
+    expected.assert_eq(&lines.join("\n"));
+}
+
+/// The same text with 64 images of 64 channels and 56 x 56 pixels, and as many filters.
+fn of_many(text: &str) -> String {
+    text.replace("2,16,8,8", "64,64,56,56")
+        .replace("16,16,3,3", "64,64,3,3")
+        .replace("16,16,1,1", "64,64,1,1")
+}
+
+#[test]
+fn copies_of_both_forms_are_priced() {
+    let mean = ("mean.dim(self=%5, dim=[2,3], keepdim=false, dtype=None)", "64,64");
+    let text = of_many(&graph_of(&[(&conv(0), IMAGES), (&pointwise(4), IMAGES), mean]));
+    check(
+        &text,
+        (Products::Library, false),
+        expect![[r#"
+        a contraction: channels-last, predicted: as it is 69.0 us, channels-last 53.8 us
+        a contraction: channels-last, predicted: as it is 33.5 us, channels-last 18.2 us"#]],
+    );
+    let text = of_many(&graph_of(&[(&pointwise(0), IMAGES)]));
+    check(
+        &text,
+        (Products::Predicted, false),
+        expect!["a contraction: as it is, predicted: as it is 18.2 us, channels-last 45.7 us"],
+    );
+    let alone = of_many(&graph_of(&[(&conv(0), IMAGES)]));
+    check(
+        &alone,
+        (Products::Predicted, false),
+        expect!["a contraction: channels-last, predicted: as it is 69.0 us, channels-last 66.0 us"],
+    );
+    check(
+        &alone,
+        (Products::Library, false),
+        expect!["a contraction: as it is, predicted: as it is 69.0 us, channels-last 69.0 us"],
+    );
+    // Filters that are prepacked are not copied in each call.
+    check(
+        &alone,
+        (Products::Library, true),
+        expect!["a contraction: channels-last, predicted: as it is 69.0 us, channels-last 66.0 us"],
+    );
 }
