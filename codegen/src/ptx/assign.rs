@@ -2,7 +2,8 @@
 //! one pass.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tilefuse_block::{Op, OpKind, Param, Program, Shape, Value};
+use smallvec::SmallVec;
+use tilefuse_block::{Op, OpKind, Param, Program, Region, Shape, Value};
 
 use super::assign_layouts::Origin;
 use super::axis::{self, Axis};
@@ -12,6 +13,9 @@ use super::vectorize::Move;
 use super::{Target, uniform};
 use crate::disjoint::Origins;
 use crate::layout::{LANE_BITS, Layout, LogShape};
+
+/// Branches, each with the number of one of its regions.
+type Arms = SmallVec<[(*const Op, usize); 2]>;
 
 /// The layouts of a program for a number of warps, and what follows from them.
 pub(crate) struct Assignment<'a> {
@@ -33,6 +37,8 @@ pub(crate) struct Assignment<'a> {
     pub(super) homes: Vec<Option<(Layout, Origin)>>,
     /// Layouts of the loads and stores that are not done in the home of the value.
     pub(super) access: FxHashMap<*const Op, Layout>,
+    /// By load and store: the branches around it, outermost first, each with the region of the branch that it is in.
+    arms: FxHashMap<*const Op, Arms>,
     /// How loads and stores move their elements.
     pub(super) moves: FxHashMap<*const Op, Move>,
     pub(crate) target: Target,
@@ -67,6 +73,7 @@ impl<'a> Assignment<'a> {
             homes: vec![None; n],
             access: FxHashMap::default(),
             target,
+            arms: FxHashMap::default(),
             moves: FxHashMap::default(),
             warps,
             cluster,
@@ -78,6 +85,7 @@ impl<'a> Assignment<'a> {
         for &op in &ops {
             out.define(op);
         }
+        out.enter(&program.body, &mut Arms::new());
         out.assign_layouts(&ops);
         out.coalesce(&ops);
         out.vectorize(&ops);
@@ -112,6 +120,27 @@ impl<'a> Assignment<'a> {
     /// Bits of the thread's number within its block; those above are the block's rank in its cluster.
     pub(crate) fn block_bits(&self) -> usize {
         LANE_BITS + (self.warps - self.cluster) as usize
+    }
+
+    /// Whether two loads or stores are in different regions of one branch, of which only one runs.
+    pub(super) fn excludes(&self, a: &Op, b: &Op) -> bool {
+        let arms = |op: &Op| self.arms.get(&std::ptr::from_ref(op)).map_or(&[][..], |arms| arms);
+        arms(a).iter().zip(arms(b)).any(|(a, b)| a.0 == b.0 && a.1 != b.1)
+    }
+
+    /// Notes the branches around the loads and stores of a region.
+    fn enter(&mut self, region: &'a Region, arms: &mut Arms) {
+        for op in &region.ops {
+            if let OpKind::Load { .. } | OpKind::Store { .. } = op.kind {
+                self.arms.insert(std::ptr::from_ref(op), arms.clone());
+            }
+            for (index, inner) in op.regions.iter().enumerate() {
+                let outer = arms.len();
+                arms.extend((op.kind == OpKind::If).then_some((std::ptr::from_ref(op), index)));
+                self.enter(inner, arms);
+                arms.truncate(outer);
+            }
+        }
     }
 
     fn define(&mut self, op: &'a Op) {

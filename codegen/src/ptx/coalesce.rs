@@ -78,13 +78,13 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// The layout that suits an access, which is one of `all`.
+    /// The layout that suits an access, which is one of `all`, and those of its shape that may run beside it.
     pub(crate) fn coalesced(&self, op: &Op, all: &[&Op]) -> Layout {
         let fast = self.fast_axis(op);
         let shape = &self.program.ty(op.args[1]).shape;
         let is_operand = |op: &Op| self.operands[accessed(op).index()];
         let alike = all.iter().filter(|o| self.program.ty(o.args[1]).shape == *shape);
-        let alike = alike.filter(|o| is_operand(o) == is_operand(op));
+        let alike = alike.filter(|o| is_operand(o) == is_operand(op) && !self.excludes(o, op));
         let vector = alike.clone().map(|o| self.width(o, fast)).max().unwrap_or(0);
         // Neighbours that alignment keeps apart go to neighbouring lanes, but for loads that can shift them.
         let apart = alike.filter(|o| self.shifted_width(o, fast).is_none());
