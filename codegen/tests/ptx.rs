@@ -56,6 +56,18 @@ fn row_kernels_stay_in_registers() {
     }
 }
 
+/// Grouped products, whose sizes are read from memory, copy 16 bytes at a time ahead of their use where matrices are aligned; elsewhere
+/// they load and store single elements, in layouts of their own.
+#[test]
+fn grouped_products_copy_16_bytes_at_a_time() {
+    let program = tilefuse_block::parse_valid(include_str!("gpu/grouped.tile")).unwrap();
+    let text = assemble(&program);
+    for wide in ["cp.async.cg.shared.global", "wgmma.mma_async", "st.global.v4.b32"] {
+        assert!(text.contains(wide), "{wide}\n{text}");
+    }
+    assert!(text.contains("ld.global.b16") && !text.contains("ld.global.v4.b32"), "{text}");
+}
+
 /// With as many stages as a program asks for, all but two are waited for at the beginning of an iteration.
 /// The larger and the smaller of 16-bit floats are found two at a time, and what widens them before is gone.
 #[test]

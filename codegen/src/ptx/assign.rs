@@ -110,11 +110,9 @@ impl<'a> Assignment<'a> {
         }
     }
 
-    /// The alignment in bytes of what a pointer points to.
+    /// [`align`] of the program.
     pub(crate) fn align(&self, ptr: Value) -> u64 {
-        let param = self.program.params.iter().find(|p: &&Param| p.value == ptr);
-        let elem = self.program.ty(ptr).pointee().map_or(1, |e| e.bytes());
-        u64::from(param.map_or(elem, |p| p.align.max(elem)))
+        align(self.program, ptr)
     }
 
     /// Bits of the thread's number within its block; those above are the block's rank in its cluster.
@@ -161,6 +159,13 @@ impl<'a> Assignment<'a> {
             self.free[result.index()] = is_free;
         }
     }
+}
+
+/// The alignment in bytes of what a pointer points to.
+pub(super) fn align(program: &Program, ptr: Value) -> u64 {
+    let param = program.params.iter().find(|p: &&Param| p.value == ptr);
+    let elem = program.ty(ptr).pointee().map_or(1, |e| e.bytes());
+    u64::from(param.map_or(elem, |p| p.align.max(elem)))
 }
 
 /// The loads and stores of tiles among operations.

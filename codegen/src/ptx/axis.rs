@@ -103,12 +103,17 @@ impl Axis {
 
 /// The facts of every value of a program, by index.
 pub(crate) fn analyze(program: &Program) -> Vec<Axis> {
+    analyze_promised(program, &[], 1)
+}
+
+/// The same where some integers are multiples of `divisor`, a power of two.
+pub(super) fn analyze_promised(program: &Program, multiples: &[Value], divisor: u64) -> Vec<Axis> {
     let mut facts: Vec<Axis> = program.values.iter().map(|v| Axis::unknown(&v.ty.shape)).collect();
-    region(program, &program.body, &mut facts);
+    region(program, &program.body, (multiples, divisor), &mut facts);
     facts
 }
 
-fn region(program: &Program, body: &Region, facts: &mut Vec<Axis>) {
+fn region(program: &Program, body: &Region, promised: (&[Value], u64), facts: &mut Vec<Axis>) {
     for op in &body.ops {
         for inner in &op.regions {
             if let (OpKind::For, Some(&i), Some(&lo), Some(&step)) =
@@ -118,12 +123,16 @@ fn region(program: &Program, body: &Region, facts: &mut Vec<Axis>) {
                 let induction = Axis { div: lo.div.min(step.div), nonneg: lo.nonneg, ..Axis::unknown(&[]) };
                 facts[i.index()] = induction;
             }
-            region(program, inner, facts);
+            region(program, inner, promised, facts);
         }
         if let [result] = op.results[..]
             && op.regions.is_empty()
         {
-            facts[result.index()] = transfer(program, op, result, facts);
+            let mut known = transfer(program, op, result, facts);
+            if promised.0.contains(&result) {
+                known.div = known.div.max(promised.1);
+            }
+            facts[result.index()] = known;
         }
     }
 }

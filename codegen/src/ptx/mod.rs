@@ -44,6 +44,7 @@ pub mod tensor_map;
 mod uniform;
 mod vector_convert;
 mod vectorize;
+mod version_loops;
 mod warp_specialize;
 
 use tilefuse_block::passes::{approximate, cse, dce, narrow, optimize, reorder_broadcast};
@@ -162,7 +163,7 @@ pub fn listing(program: &Program, target: Target, options: &PtxOptions) -> Resul
     })
 }
 
-/// The program, checked, in base functions, simplified.
+/// The program, checked, in base functions, simplified, its loops versioned.
 fn prepare(program: &Program) -> Result<Program> {
     let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
     verify(program).map_err(|e| invalid(e.to_string()))?;
@@ -173,6 +174,7 @@ fn prepare(program: &Program) -> Result<Program> {
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     narrow(&mut program);
     reorder_broadcast(&mut program);
+    version_loops::version_loops(&mut program);
     cse(&mut program);
     dce(&mut program);
     dependent_launch::hoist(&mut program);

@@ -34,9 +34,10 @@
 //! }
 //! ```
 
-use tilefuse_block::{Op, OpKind};
+use tilefuse_block::{Op, OpKind, Program};
 
-use super::assign::{Assignment, mask_of};
+use super::assign::{Assignment, align, mask_of};
+use super::axis::Axis;
 use super::passes::Seen;
 use crate::layout::Layout;
 
@@ -83,21 +84,9 @@ impl<'a> Assignment<'a> {
         Move { group, uniform: group as u64 <= same, shifted }
     }
 
-    /// How many elements one instruction of an access may move along an axis, as a power of two. Where a mask keeps
-    /// only some of them, a load reads all: they share aligned bytes of memory that is there.
+    /// [`width`] of an access.
     pub(crate) fn width(&self, op: &Op, axis: usize) -> u32 {
-        let elem = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
-        let offsets = &self.facts[op.args[1].index()];
-        let mut group = offsets.run[axis].min(16 / elem);
-        while group > 1 {
-            let mut starts = vec![1; offsets.run.len()];
-            starts[axis] = group;
-            if (offsets.div_at(&starts) * elem).min(self.align(op.args[0])) >= group * elem {
-                break;
-            }
-            group /= 2;
-        }
-        group.trailing_zeros()
+        width(self.program, &self.facts, op, axis)
     }
 
     /// [`Assignment::width`] of an access to neighbours, if they are not aligned for wider instructions.
@@ -118,6 +107,23 @@ impl<'a> Assignment<'a> {
         let elem = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
         self.facts[op.args[1].index()].run[axis].min(16 / elem).trailing_zeros()
     }
+}
+
+/// How many elements one instruction of an access may move along an axis, as a power of two. Where a mask keeps
+/// only some of them, a load reads all: they share aligned bytes of memory that is there.
+pub(super) fn width(program: &Program, facts: &[Axis], op: &Op, axis: usize) -> u32 {
+    let elem = program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
+    let offsets = &facts[op.args[1].index()];
+    let mut group = offsets.run[axis].min(16 / elem);
+    while group > 1 {
+        let mut starts = vec![1; offsets.run.len()];
+        starts[axis] = group;
+        if (offsets.div_at(&starts) * elem).min(align(program, op.args[0])) >= group * elem {
+            break;
+        }
+        group /= 2;
+    }
+    group.trailing_zeros()
 }
 
 /// Two instructions and the shifts between them replace at least so many, as a power of two.

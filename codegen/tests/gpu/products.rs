@@ -56,6 +56,10 @@ pub(crate) fn cases() -> Vec<Case> {
             out.push(of_parameters(Elem::F16, blocks, warps, sizes));
         }
     }
+    for at in [0, 8, 3] {
+        out.push(grouped(&[[70, 72, 136], [1, 64, 8], [130, 24, 64]], at));
+    }
+    out.push(grouped(&[[64, 64, 64], [33, 61, 29], [65, 128, 200], [7, 9, 0]], 0));
     // Of four and of eight warps together, with runs of 32, 64 and 128 bytes and of several panels.
     for (i, shape) in
         [[64, 16, 16], [64, 32, 32], [128, 128, 64], [64, 64, 128], [256, 16, 32]].into_iter().enumerate()
@@ -316,6 +320,33 @@ fn attention(elem: Elem, warps: u32, [queries, chunk, width]: [u32; 3]) -> Case 
     let rounding = if elem == Elem::F32 { 1e-4 } else { 2e-2 };
     let tolerance = Tolerance::Close { absolute: rounding, relative: rounding };
     Case { tolerance, ..finish(format!("attention {elem} {queries}x{chunk}x{width} warps {warps}"), b, args) }
+}
+
+/// Products of several sizes, which are read from memory with where their matrices begin, by instances that take one block after
+/// another: the first group of matrices begins at `at` in each buffer. Those in rows of a multiple of 16 bytes at such an address
+/// have a loop of their own.
+fn grouped(sizes: &[[usize; 3]], at: usize) -> Case {
+    let (mut table, mut ends) = (Vec::new(), [at; 3]);
+    for &[m, n, k] in sizes {
+        let begins = ends;
+        table.extend([m, n, k].iter().chain(&begins).map(|&number| number as i64));
+        ends = [begins[0] + m * k, begins[1] + k * n, begins[2] + m * n];
+    }
+    let args = vec![
+        Arg::buffer(moderate(Elem::F16, ends[0], 1)),
+        Arg::buffer(moderate(Elem::F16, ends[1], 2)),
+        Arg::buffer(moderate(Elem::F16, ends[2], 3)),
+        Arg::buffer(table),
+        Arg::int(Elem::I64, sizes.len() as i64),
+    ];
+    Case {
+        name: format!("grouped products of {sizes:?} from {at} on"),
+        program: tilefuse_block::parse_valid(include_str!("grouped.tile")).unwrap(),
+        args,
+        grid: [3, 1, 1],
+        tolerance: Tolerance::Close { absolute: 1e-2, relative: 1e-2 },
+        is_function: false,
+    }
 }
 
 /// Two products of one right operand by hand, as a kernel of descriptors is: sizes and distances of rows and of the two left operands

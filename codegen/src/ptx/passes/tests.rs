@@ -11,6 +11,17 @@ fn facts() {
 }
 
 #[test]
+fn loop_versioning() {
+    examples::check("ptx/version_loops.rs", |program| {
+        let mut program = program.clone();
+        crate::ptx::version_loops::version_loops(&mut program);
+        tilefuse_block::passes::dce(&mut program);
+        tilefuse_block::verify(&program).unwrap();
+        program.to_string()
+    });
+}
+
+#[test]
 fn layouts() {
     check(Pass::Layout, "assign_layouts.rs");
 }
