@@ -281,7 +281,7 @@ fn grouped() -> Result<()> {
         |tensors: &[Tensor]| Tensor::cat(&tensors.iter().map(|t| t.flatten(0, -1)).collect::<Vec<_>>(), 0);
     let (a, b, c) = (flat(&lefts), flat(&rights), Tensor::empty([sizes[2]], HALF));
     let places = Tensor::from_slice(&table).to_device(DEVICE);
-    let args = (&a, &b, &c, &places, shapes.len() as i64, 132, [128, 128, 32, 4]);
+    let args = (&a, &b, &c, &places, shapes.len() as i64, 132, [128, 128, 64, 8, 6]);
     // SAFETY: the table holds the extents and places of the matrices.
     let run = || Ok(unsafe { grouped_matmul::grouped_matmul.launch_unchecked(132, args) }?);
     let eager = || flat(&lefts.iter().zip(&rights).map(|(a, b)| a.matmul(b)).collect::<Vec<_>>());
@@ -332,7 +332,7 @@ fn compile() -> Result<()> {
         matmul::matmul.specialize((&t, &t, &t, 64, 64, 64, activation, [128, 256, 64, 8, 8, 4]))?,
         dropout::dropout.specialize((&w, &w, 64, 0.5, 1, 1024))?,
         attention::attention.specialize((&t, &t, &t, &t, heads, 64, true, 64, [128, 64, 4]))?,
-        grouped_matmul::grouped_matmul.specialize((&t, &t, &t, &i, 4, 132, [128, 128, 32, 4]))?,
+        grouped_matmul::grouped_matmul.specialize((&t, &t, &t, &i, 4, 132, [128, 128, 64, 8, 6]))?,
     ];
     let options = tilefuse_codegen::ptx::PtxOptions::default();
     for kernel in kernels {

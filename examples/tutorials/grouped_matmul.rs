@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 /// `c_g = a_g b_g` for each group `g`. A row of `table` has `m`, `n`, `k` of a group and where its matrices begin in `a`,
 /// `b` and `c`, row-major. `PROGRAMS` instances take the blocks of all groups in turn.
-#[tilefuse::kernel(warps = WARPS)]
+#[tilefuse::kernel(warps = WARPS, stages = STAGES)]
 pub(crate) fn grouped_matmul<T: Short>(
     a: Ptr<T>,
     b: Ptr<T>,
@@ -12,7 +12,7 @@ pub(crate) fn grouped_matmul<T: Short>(
     table: Ptr<i64>,
     groups: i64,
     #[constant] PROGRAMS: usize,
-    #[constant] [BM, BN, BK, WARPS]: [usize; 4],
+    #[constant] [BM, BN, BK, WARPS, STAGES]: [usize; 5],
 ) {
     let (mut block, mut before) = (program_id(0).cast::<i64>(), scalar::<i64>(0));
     for group in 0..groups {
@@ -47,7 +47,7 @@ pub(crate) fn check(device: Device, interpret: bool) -> anyhow::Result<(f64, f64
         at = [at[0] + m * k, at[1] + k * n, at[2] + m * n];
     }
     let places = Tensor::from_slice(&table).to_device(device);
-    let (grid, args) = (4, (&a, &b, &c, &places, shapes.len() as i64, 4, [32, 32, 32, 4]));
+    let (grid, args) = (4, (&a, &b, &c, &places, shapes.len() as i64, 4, [32, 32, 32, 4, 3]));
     if interpret {
         grouped_matmul.interpret(grid, args)?
     } else {
