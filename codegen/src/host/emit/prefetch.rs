@@ -104,8 +104,8 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
-    /// The lines that the lanes at a map touch, so many bytes further, where the lanes are neighbours in memory. No access
-    /// is made: the address may be of nothing.
+    /// The lines that the lanes at a map touch, so many bytes further, where the lanes are neighbours in memory: of vectors that
+    /// are unrolled in one line, the first one fetches it. No access is made: the address may be of nothing.
     fn fetch_lines(
         &mut self,
         (ptr, offsets): (Value, Value),
@@ -118,10 +118,13 @@ impl<'c> Emitter<'c, '_> {
         if self.lanes.is_empty() || self.contiguous(index, map) < self.lanes.len() {
             return Ok(());
         }
+        let bytes = i64::from(elem.bytes()) << self.lanes.len();
+        if self.continues_line(offsets, map, bytes) {
+            return Ok(());
+        }
         let (top, ty) = (self.top(), self.ir.memory_type(elem));
         let first = self.address(index, &self.at_part(map, 0, 0), ty, top)?.v.into_pointer_value();
         self.at(top);
-        let bytes = i64::from(elem.bytes()) << self.lanes.len();
         for line in (0..bytes).step_by(LINE as usize) {
             let at = self.ir.element(self.ir.int_type(8).into(), first, self.ir.i64(line + further))?;
             let number = |n: u64| V::from(self.ir.cx.i32_type().const_int(n, false));
@@ -130,5 +133,15 @@ impl<'c> Emitter<'c, '_> {
             self.ir.call_any("llvm.prefetch", &[at.get_type().into()], &args)?;
         }
         Ok(())
+    }
+
+    /// Whether lanes of so many bytes go on in memory, within a line, where an earlier vector ends that is unrolled before them.
+    fn continues_line(&self, offsets: Value, map: &[Bit], bytes: i64) -> bool {
+        let affine = self.plan.affine(offsets, map);
+        let lanes = self.lanes.len();
+        let follow = self.unrolled.iter().enumerate();
+        follow
+            .take_while(|&(at, &bit)| bytes << at < LINE && affine.stride(bit) == Some(1 << (lanes + at)))
+            .any(|(_, &bit)| self.bound[usize::from(bit)] == Bound::Known(true))
     }
 }

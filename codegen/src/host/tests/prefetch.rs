@@ -93,6 +93,19 @@ fn large_results_and_the_next_rows_are_fetched_ahead() {
 }
 
 #[test]
+fn vectors_that_are_unrolled_in_one_line_fetch_it_once() {
+    // Vectors of 32 and of 16 bytes: half and a quarter as many lines.
+    let vectors = |text: &str| {
+        let program = text.trim().parse().unwrap();
+        let ir = HostKernel::llvm_ir(&program, &HostOptions { isa: Isa::Avx2 }).unwrap();
+        ir.lines().filter(|line| line.trim_start().starts_with("store <8 x ")).count()
+    };
+    let (wide, narrow) = (add(1 << 20), add(1 << 20).replace("f32", "f16"));
+    assert_eq!((vectors(&wide), fetches(&wide).0), (4, 2));
+    assert_eq!((vectors(&narrow), fetches(&narrow).0), (4, 1));
+}
+
+#[test]
 fn short_rows_that_lie_apart_are_fetched_some_rows_ahead() {
     let ir = |text: &str| {
         let program = text.trim().parse().unwrap();
