@@ -13,6 +13,7 @@ mod emulator;
 mod exponents;
 mod extremum;
 mod functions;
+mod half;
 mod materialized;
 mod neon;
 mod non_temporal;

@@ -292,7 +292,7 @@ impl<'c> Ir<'c> {
     }
 
     /// A vector of at most a register of an x86 processor, in a register: LLVM 22 makes one instruction of narrowing and
-    /// storing where there is one, which makes no non-temporal store.
+    /// storing where there is one, which makes no non-temporal store, and narrows a second time what is needed in a register, too.
     pub(crate) fn in_register(&self, v: V<'c>) -> Result<V<'c>> {
         let same = match v {
             V::VectorValue(v) => v.get_type().fn_type(&[v.get_type().into()], false),

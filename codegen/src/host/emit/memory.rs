@@ -272,6 +272,7 @@ impl<'c> Emitter<'c, '_> {
         let top = self.top();
         self.at(top);
         let raw = self.narrowed(value, elem)?;
+        let raw = if self.narrows_once(op, raw) { self.ir.in_register(raw)? } else { raw };
         let index = Index::Offsets(*offsets, pointer);
         if cond.is_none()
             && matches!(op.kind, OpKind::Store { hint: CacheHint::Streaming, .. })
@@ -281,6 +282,16 @@ impl<'c> Emitter<'c, '_> {
         }
         self.fetch_for_store((*ptr, *offsets), map)?;
         self.write(index, map, raw, cond)
+    }
+
+    /// Whether what a store writes is narrowed by an instruction whose result others need as well: what the program computes on
+    /// is rounded to what memory holds.
+    fn narrows_once(&self, store: &BlockOp, raw: V<'c>) -> bool {
+        let bits = lanes_of(raw) * 8 * alignment(lane_type(raw));
+        let stored =
+            store.args.get(2).map(|&value| (self.plan.program.ty(value).elem(), self.uses[value.index()]));
+        let fills_register = (128..=self.target.vector).contains(&bits);
+        self.target.f16c && fills_register && matches!(stored, Some((Some(Elem::F16), 2..)))
     }
 
     /// Writes memory as it is, at the top level.

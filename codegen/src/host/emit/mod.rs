@@ -127,6 +127,8 @@ pub(super) struct Emitter<'c, 'p> {
     unwritten: FxHashSet<Value>,
     /// Memory for accesses that are masked off.
     nowhere: Option<PointerValue<'c>>,
+    /// By value: how many operations of the program take it.
+    uses: Vec<u32>,
     /// What is fetched ahead.
     ahead: Vec<Prefetch>,
     /// The bits that the vectors at hand are unrolled along, one after the other.
@@ -185,6 +187,7 @@ pub(super) fn emit<'c>(
         ready: vec![INSTANCE; plan.slots.len()],
         unwritten: FxHashSet::default(),
         nowhere: None,
+        uses: plan.program.uses(),
         ahead: plan.ahead(),
         unrolled: Map::new(),
         may_stream: target.has_avx512() && !non_temporal::tells_others(plan.program),
