@@ -228,6 +228,11 @@ impl Target {
         self.family == Family::X86 && self.vector == 512
     }
 
+    /// Whether masks of accesses are signs of a vector's lanes, as with AVX2.
+    pub(super) fn has_masks_in_vectors(&self) -> bool {
+        self.family == Family::X86 && self.vector == 256
+    }
+
     /// What plans ask of a processor.
     pub(super) fn registers(&self) -> Registers {
         let (vnni2, vnni4) = (self.vnni2.is_some(), self.vnni4.is_some());

@@ -14,6 +14,7 @@ mod exponents;
 mod extremum;
 mod functions;
 mod half;
+mod masks;
 mod materialized;
 mod neon;
 mod non_temporal;

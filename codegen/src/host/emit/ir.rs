@@ -322,6 +322,18 @@ impl<'c> Ir<'c> {
         self.b.build_bit_cast(bits, mask.get_type(), "").map_err(llvm)
     }
 
+    /// A vector of truth values as the signs of a register's integers of so many bits, which LLVM knows nothing about; a constant as
+    /// it is.
+    pub(crate) fn opaque_signs(&self, mask: V<'c>, bits: u32) -> Result<V<'c>> {
+        if matches!(mask, V::VectorValue(mask) if mask.is_const()) {
+            return Ok(mask);
+        }
+        let ty = self.int_type(bits);
+        let signs = self.cast(InstructionOpcode::SExt, mask, ty.into())?;
+        let signs = self.in_register(signs)?;
+        self.icmp(IntPredicate::SLT, signs, self.splat(ty.const_zero().into(), lanes_of(mask)))
+    }
+
     /// An intrinsic of one overloaded type that all operands have.
     pub(crate) fn call_same(&self, name: &str, args: &[V<'c>]) -> Result<V<'c>> {
         let mut args = args.to_vec();

@@ -225,12 +225,38 @@ impl<'c> Emitter<'c, '_> {
                 None => self.ir.load(vector, ptr, alignment(ty))?,
                 Some(cond) => {
                     let cond = self.part_of(cond, part as u32, n)?;
-                    let zero = self.ir.splat(ty.const_zero(), n);
-                    self.ir.call("llvm.masked.load", &[vector, address.get_type()], &[address, cond, zero])?
+                    self.masked_load(ty, ptr, cond)?
                 }
             });
         }
         Ok(At { v: self.join(values)?, level })
+    }
+
+    /// What neighbours in memory are where a mask's lanes are set, and 0 in others.
+    ///
+    /// With AVX2, LLVM 22 reads every lane where it sees of a mask that it computes that no lane is set, as of half a vector that is
+    /// wider than a register. A register is loaded at a time, by a mask that it knows nothing about.
+    pub(super) fn masked_load(
+        &self,
+        ty: BasicTypeEnum<'c>,
+        first: PointerValue<'c>,
+        mask: V<'c>,
+    ) -> Result<V<'c>> {
+        let lanes = lanes_of(mask);
+        let bits = 8 * alignment(ty);
+        let n = lanes.min(self.target.vector / bits);
+        let (vector, zero) = (widen(ty, n), self.ir.splat(ty.const_zero(), n));
+        let mut parts = Vec::new();
+        for part in 0..lanes / n {
+            let address: V<'c> = self.ir.element(ty, first, self.ir.i64(i64::from(part * n)))?.into();
+            let mut mask = self.part_of(mask, part, n)?;
+            if self.target.has_masks_in_vectors() && bits >= 32 && n * bits >= 128 {
+                mask = self.ir.opaque_signs(mask, bits)?;
+            }
+            let types = [vector, address.get_type()];
+            parts.push(self.ir.call("llvm.masked.load", &types, &[address, mask, zero])?);
+        }
+        self.join(parts)
     }
 
     /// Lanes `part * n .. (part + 1) * n`.

@@ -3,7 +3,7 @@
 
 use inkwell::types::BasicTypeEnum;
 
-use super::ir::{V, lanes_of, widen};
+use super::ir::{V, lanes_of};
 use super::memory::{Index, Mask};
 use super::{At, Emitter};
 use crate::Result;
@@ -42,13 +42,10 @@ impl<'c> Emitter<'c, '_> {
             masks.push(self.spread(cond, part, n)?);
         }
         self.at(level);
-        let vector = widen(ty, 2 * n);
-        let zero = self.ir.splat(ty.const_zero(), 2 * n);
         let even: Vec<i64> = (0..i64::from(n)).map(|lane| 2 * lane).collect();
         let mut values = Vec::new();
         for (&address, &mask) in parts.iter().zip(&masks) {
-            let types = [vector, address.get_type()];
-            let read = self.ir.call("llvm.masked.load", &types, &[address, mask, zero])?;
+            let read = self.masked_load(ty, address.into_pointer_value(), mask)?;
             values.push(self.ir.shuffle(read, read, &even)?);
         }
         Ok(At { v: self.join(values)?, level })
