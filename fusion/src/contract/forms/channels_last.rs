@@ -51,9 +51,10 @@ enum Kind {
 /// The form of a call, where it is legal.
 pub(super) fn legal(graph: &Graph, node: NodeId) -> Option<Box<dyn Form>> {
     let conv = Convolution::of(graph, node)?;
-    let [images, weight] = conv.operands(graph);
-    let lies = [images, weight, node.into()].into_iter().all(|value| lies_last(graph, value));
-    if lies { None } else { Some(Box::new(conv)) }
+    let out = graph.ty(node.into());
+    let has_order = ResultLayout::channels_last(&out.shape, true)?.strides() == out.strides;
+    let stay = conv.operands(graph).into_iter().all(|value| is_declared_last(graph.ty(value)));
+    if has_order && stay { None } else { Some(Box::new(conv)) }
 }
 
 /// What a call computes and copies that is in no channels-last order.
@@ -142,8 +143,9 @@ impl Convolution {
         };
         let is_last = |value: ValueRef| lies_last(graph, value);
         let stays = |value: &ValueRef| is_last(*value) && (follows || *value == weight);
-        // Images in channels-last are brought out of it for a result in the order of its dimensions.
-        let before = Some(images).filter(|&images| !follows && is_last(images));
+        // Images in channels-last are brought out of it for a result in the order of its dimensions; those of one pixel are in both orders.
+        let in_both = is_declared_last(graph.ty(images)) && graph.ty(images).is_contiguous();
+        let before = Some(images).filter(|&images| !follows && is_last(images) && !in_both);
         let copied = within.into_iter().filter(|value| !stays(value)).chain(before);
         let copies = copied.map(|value| graph.ty(value).bytes() as f64).collect();
         FormWork { copies, ..self.computed(graph, by) }
@@ -189,6 +191,12 @@ impl Form for Convolution {
             apply_to_call(graph, self.node, &layout);
         }
     }
+}
+
+/// Whether a type's strides are those of channels-last.
+fn is_declared_last(ty: &TensorType) -> bool {
+    let layout = ResultLayout::channels_last(&ty.shape, true);
+    layout.is_some_and(|layout| layout.is_order_of(&ty.strides, &ty.shape))
 }
 
 /// Whether a value lies in channels-last.
